@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task
+from kombu.exceptions import EncodeError
 from pydantic_core import to_json
 
 from runner.celery.config import CONNECT, settings_of
@@ -61,10 +62,8 @@ class CeleryTask:
         Raises:
             DefinitionError: `task` is neither a name nor a Celery task.
         """
-        name = task if isinstance(task, str) else getattr(task, "name", None)
-        if not (isinstance(name, str) and name) or not (
-            isinstance(task, str) or hasattr(task, "apply_async")
-        ):
+        name = getattr(task, "name", None) if hasattr(task, "apply_async") else task
+        if not isinstance(name, str) or not name:
             raise DefinitionError(
                 f"{task!r} isn't a Celery task: give its name, or the task itself."
             )
@@ -76,18 +75,18 @@ class CeleryTask:
     def execute(self, visit: Visit) -> Outcome:
         """Send the task, or return its reported outcome."""
         state = visit.external_task
-        if state is not None and state.report is not None:
-            if "error" in state.report:
-                error = failures.load(state.report["error"])
-                # Celery reports no error of a task that it discards.
-                is_unreported = state.report.get("discarded")
+        if state and (report := state.report) is not None:
+            if "error" in report:
+                error = failures.load(report["error"])
+                # Celery reports no error of a task that it discards or never sent.
+                is_unreported = report.get("discarded")
                 return Failed(error, raised=failures.restore(error) if is_unreported else None)
-            result = state.report["result"]
+            result = report["result"]
             return Succeeded(result, codec.plain(codec.unpack(result)))
         if not isinstance(self._task, str) and self._task.app.conf.task_always_eager:
             return self._run_here(visit)
         app = _worker_app(visit)
-        if state is not None and state.late:
+        if state and state.late:
             revoke(app, state.reference)
             text = (
                 f"task {self.name} ({state.reference}) did not end within the node's timeout."
@@ -157,7 +156,7 @@ class CeleryTask:
         self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         queue = self._named_queue(app)
-        options: dict[str, Any] = {
+        options = {
             "task_id": where["reference"],
             # As plain dicts: YAML writes no other kind.
             "link": dict(callback(app, "runner.report", where)),
@@ -167,10 +166,14 @@ class CeleryTask:
         }
         with self._sender(app).producer_or_acquire() as producer:
             producer.connection.ensure_connection(**CONNECT)
-            if isinstance(self._task, str):
-                app.send_task(self.name, args, kwargs, producer=producer, **options)
-            else:
-                self._task.apply_async(args, kwargs, producer=producer, **options)
+            try:
+                if isinstance(self._task, str):
+                    app.send_task(self.name, args, kwargs, producer=producer, **options)
+                else:
+                    self._task.apply_async(args, kwargs, producer=producer, **options)
+            except (EncodeError, TypeError) as error:
+                text = f"task {self.name} can't be sent with these arguments: {error}"
+                raise UnstorableError(text) from error
 
 
 def packed_result(result: object, reference: str) -> codec.JSON:

@@ -148,13 +148,12 @@ class Heartbeat(WorkerThread):
         self._alive_file.touch()
         self._beat()
         self._alive_file.create()
-        if not self._tidied:
-            if self._locks.acquire("tidy", TIDY_EVERY):
+        if time.monotonic() >= self._lost_check_due:
+            if self._tidied:
+                self._publisher.publish_again()
+            elif self._locks.acquire("tidy", TIDY_EVERY):
                 self._workers.tidy()
             self._tidied = True
-            self._lost_check_due = time.monotonic() + LOST_CHECK_EVERY
-        elif time.monotonic() >= self._lost_check_due:
-            self._publisher.publish_again()
             self._lost_check_due = time.monotonic() + LOST_CHECK_EVERY
         self.stopping.wait(CHECK_EVERY)
 

@@ -14,8 +14,8 @@ METADATA = ("celery_graph_runner-", ".dist-info")
 """Start and end of the folder name that pip installs beside the library; the version is between them."""
 
 
-def main() -> None:
-    """Run the command line and exit with its code; `runner.cli.exits` lists the codes."""
+def main(name: str = "runner") -> None:
+    """Run the command line, called by this name, and exit with its code, which `runner.cli.exits` lists."""
     if sys.argv[1:] == ["--version"] and (version := _installed_version()):
         # Importing the commands takes ten times as long; they find a version that isn't found here.
         print(f"runner {version}")  # noqa: T201 - modules that write output aren't imported
@@ -26,7 +26,7 @@ def main() -> None:
     from runner.cli.program import runner
 
     try:
-        runner.main(prog_name="runner")
+        runner.main(prog_name=name)
     finally:
         gc.freeze()
 

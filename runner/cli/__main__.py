@@ -1,5 +1,5 @@
-"""`python -m runner.cli` is the same as the `runner` command."""
+"""`python -m runner.cli` is the same as the `runner` command, which may not be on the PATH."""
 
 from runner.cli import main
 
-main()
+main("python -m runner.cli")

@@ -289,9 +289,8 @@ def _detail(receipt: Receipt) -> str:
     if receipt.need is None:
         return receipt.detail
     against = f", {receipt.against} against" if receipt.against else ""
-    return "; ".join(
-        text for text in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if text
-    )
+    votes = f"{receipt.have} of {receipt.need}{against}"
+    return "; ".join(filter(None, (votes, receipt.detail)))
 
 
 @command(interrupts)

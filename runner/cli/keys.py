@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +134,7 @@ def rotate(
     key = _set(context).rotate(
         kid, successor, private or _file_of(successor), time.time() + overlap
     )
-    _write(context, "rotated", key, {"follows": kid})
+    _write(context, "rotated", key, follows=kid)
 
 
 @command(keys)
@@ -156,23 +155,16 @@ def revoke(context: CommandContext, kid: str, since: int | None) -> None:
     Exit codes: 0 revoked; 4 no such key.
     """
     key = _set(context).revoke(kid, time.time() if since is None else since / 1000)
-    _write(context, "revoked", key, {"revoked_at": key.revoked_at})
+    _write(context, "revoked", key, revoked_at=key.revoked_at)
 
 
-def _write(
-    context: CommandContext,
-    operation: str,
-    key: PublicKey,
-    details: Mapping[str, JSON] | None = None,
-) -> None:
+def _write(context: CommandContext, operation: str, key: PublicKey, **details: JSON) -> None:
     """Write a key, and an audit entry. The keys are in a file, so they can change without a store."""
     context.output.write(key, [_row(key)])
-    about: dict[str, JSON] = {"kid": key.kid, "level": key.level, "principal": key.principal}
+    details |= {"kid": key.kid, "level": key.level, "principal": key.principal}
     try:
         audit, *_ = context.installation.store.audit_logs
-        audit.note(
-            f"decision_key.{operation}", actor=context.user, outcome=about | dict(details or {})
-        )
+        audit.note(f"decision_key.{operation}", actor=context.user, outcome=details)
     except StoreError as error:
         context.output.note(f"The audit has no entry of this: {error}")
 

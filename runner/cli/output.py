@@ -33,8 +33,10 @@ NARROW = 60
 """Width of a terminal, in columns, below which a table has a line for each cell."""
 
 
-COMMAND = re.compile(r"(`|: )runner (?!dev|init|keeper)(worker\b)?")
-"""The beginning of a command in advice. The excluded ones need no store, or aren't commands of an app."""
+COMMAND = re.compile(r"(`|: )runner (dev|init|keeper)?(worker\b)?")
+"""The beginning of a command in advice. The named ones need no store, or aren't commands of an app."""
+
+MODULE = "python -m runner.cli"
 
 
 class Output:
@@ -47,12 +49,13 @@ class Output:
 
     def advice(self, text: str) -> str:
         """Return text with its commands as they must be called here, or they would act on another store."""
-        app = self._program.rpartition(" runner")[0]
+        app = f"{self._program} ".rpartition(" runner ")[0]
+        plain = MODULE if self._program.startswith(MODULE) else "runner"
 
         def called(begin: re.Match[str]) -> str:
             # Celery has the command worker itself.
-            program = app if app and begin[2] else self._program
-            return f"{begin[1]}{program} {begin[2] or ''}"
+            program = plain if begin[2] else app if app and begin[3] else self._program
+            return f"{begin[1]}{program} {begin[2] or begin[3] or ''}"
 
         return COMMAND.sub(called, text)
 

@@ -50,7 +50,7 @@ class Program(click.Group):
     def main(self, *words: Any, **extra: Any) -> NoReturn:
         """Run one command and exit with its code; write an error as one line and a hint on stderr."""
         extra["standalone_mode"] = False
-        context = extra.setdefault("obj", CommandContext())
+        context = extra.setdefault("obj", CommandContext(program=extra["prog_name"]))
         exit_after(partial(super().main, *words, **extra), context)
 
 

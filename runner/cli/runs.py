@@ -498,18 +498,17 @@ def migrate(
         raise CommandError(
             Exit.USAGE, "Name a RUN, or use --graph for all waiting runs of a graph."
         )
-    if run_id is not None:
-        # An error of the only run is the command's error.
-        runs = [_migrate(context, run_id, **changes)]
-    else:
-        runs = []
-        for waiting in _waiting(context, str(graph)):
-            try:
-                runs.append(_migrate(context, waiting, **changes))
-            except StoreError:
+    runs = []
+    for waiting in [str(run_id)] if graph is None else _waiting(context, graph):
+        try:
+            nodes = context.client.run(waiting).migrate(**changes).nodes
+            moved = not changes["dry_run"]
+            runs.append(MigratedRun(waiting, moved=moved, error="", nodes=tuple(nodes)))
+        except RunnerError as error:
+            # An error of the only run is the command's error.
+            if graph is None or isinstance(error, StoreError):
                 raise
-            except RunnerError as error:
-                runs.append(MigratedRun(waiting, moved=False, error=str(error), nodes=()))
+            runs.append(MigratedRun(waiting, moved=False, error=str(error), nodes=()))
     nothing = "No waiting run needs a migration."
     context.output.listing({"runs": runs}, COLUMNS, list(_rows(runs)), nothing)
     return Exit.CONFLICT if any(run.error for run in runs) else Exit.DONE
@@ -528,19 +527,6 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
     asking = runs_of(context.store, RunQuery(Status.INTERRUPTED))
     older = [run for run in asking if run.fingerprint != fingerprint]
     return [run.run_id for run in waiting + older if run.graph_id == graph]
-
-
-def _migrate(
-    context: CommandContext,
-    run_id: str,
-    *,
-    dry_run: bool,
-    **changes: Any,
-) -> MigratedRun:
-    from runner.operations.migration import MigratedRun
-
-    migration = context.client.run(run_id).migrate(**changes, dry_run=dry_run)
-    return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migration.nodes))
 
 
 def _rows(runs: list[MigratedRun]) -> Iterator[tuple[object, ...]]:

@@ -95,23 +95,39 @@ def list_workers(context: CommandContext) -> None:
     from runner.operations.views import read_workers
 
     views = read_workers(context.installation)
-    headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
-    nothing = "No workers. `runner worker` starts one."
     rows = [
         (
-            *(view.name, view.state, f"{view.busy}/{view.slots}", view.pool),
-            *(" ".join(view.queues), " ".join(view.graphs), clock_time(view.seen)),
+            view.name,
+            view.state,
+            f"{view.busy}/{view.slots}",
+            view.pool,
+            " ".join(view.queues),
+            " ".join(view.graphs),
+            clock_time(view.seen),
         )
         for view in views
     ]
     lines = (
         (
-            *(view.name, view.pid, view.state, view.busy, view.slots, view.pool),
-            *(",".join(view.queues), ",".join(view.graphs), stamp(view.seen)),
+            view.name,
+            view.pid,
+            view.state,
+            view.busy,
+            view.slots,
+            view.pool,
+            ",".join(view.queues),
+            ",".join(view.graphs),
+            stamp(view.seen),
         )
         for view in views
     )
-    context.output.listing({"workers": views}, headings, rows, nothing, lines=lines)
+    context.output.listing(
+        {"workers": views},
+        ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN"),
+        rows,
+        "No workers. `runner worker` starts one.",
+        lines=lines,
+    )
 
 
 @command(workers)
@@ -125,7 +141,6 @@ def backlog(context: CommandContext) -> None:
     from runner.operations.backlog import read_backlog
 
     queues = read_backlog(context.installation).queues
-    headings = ("QUEUE", "WAITING", "OLDEST S", "DONE/S", "RUNNING", "SLOTS", "GRAPHS")
     rows = [
         (
             row.queue,
@@ -139,7 +154,10 @@ def backlog(context: CommandContext) -> None:
         for row in queues
     ]
     context.output.listing(
-        {"queues": queues}, headings, rows, "No queues: no graph is published."
+        {"queues": queues},
+        ("QUEUE", "WAITING", "OLDEST S", "DONE/S", "RUNNING", "SLOTS", "GRAPHS"),
+        rows,
+        "No queues: no graph is published.",
     )
 
 

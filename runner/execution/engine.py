@@ -40,6 +40,7 @@ from runner.errors import (
     RetryAfter,
     RunStopped,
     StoreError,
+    UnstorableError,
 )
 from runner.execution import conditions, held_nodes, nodes, telemetry
 from runner.execution.context import ClaimedVisit, never
@@ -667,6 +668,15 @@ class Engine:
             return reply
         try:
             outcome.send()
+        except UnstorableError as error:
+            self.report(
+                token.run_id,
+                token.node,
+                token.visit,
+                outcome.reference,
+                {"error": asdict(failures.record(error)), "discarded": True},
+            )
+            return reply
         except Exception:
             log.exception(
                 "external_task.unsent: %s is sent again after one lease.", outcome.reference

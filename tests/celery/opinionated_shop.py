@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 
 from celery import Celery, Task
 
@@ -70,6 +71,15 @@ def failing_at_once():
     builder = GraphBuilder()
     builder.add_node(lambda ctx: 1 / 0, "fail")
     return builder.build()
+
+
+@graph("unsendable")
+def unsendable():
+    """One with a value that YAML can't carry, and one with an argument that the task doesn't take."""
+    builder = GraphBuilder()
+    builder.add_node(CeleryTask(double, args=[Decimal(1)]), "value")
+    builder.add_node(CeleryTask(double, args=[1, 2]), "number")
+    return builder.set_failure_policy("continue").build()
 
 
 @graph("opinionated")

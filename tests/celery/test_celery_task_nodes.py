@@ -225,6 +225,23 @@ def test_a_task_that_is_discarded_fails_its_node(shop_site):
         assert outputs.count(f"task.discarded: task shop.slow ({run.id}") == 1
 
 
+@pytest.mark.slow
+def test_a_task_that_can_never_be_sent_fails_its_node(empty_site):
+    """Its app's serializer can't write an argument, or the task doesn't take it; the worker logs an error."""
+    module = "tests.celery.opinionated_shop"
+    worker = empty_site.add(app=f"{module}:app", RUNNER_GRAPHS=module)
+    empty_site.ready()
+    result = empty_site.client.start("unsendable", 0).wait(60)
+
+    value, number = (result.results[node].result for node in ("value", "number"))
+    assert "shop.double can't be sent with these arguments: " in str(value)
+    assert "Decimal" in str(value)
+    assert "takes 1 positional argument but 2 were given" in str(number)
+    logged = "raised unexpected: UnstorableError("
+    wait_until(lambda: worker.output().count(logged) == 2, "both errors are logged")
+    assert "external_task.unsent" not in worker.output()
+
+
 def test_in_process_there_is_no_worker_to_send_it():
     """The node fails and says what to do, and nothing was sent."""
     builder = GraphBuilder()

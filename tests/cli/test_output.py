@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from runner.cli.exits import Exit, command_error
 from runner.cli.output import Output, short, visible
+from runner.cli.program import runner
 from runner.errors import BrokerError, LeaseLost, NotFoundError, ResponseError, UnstorableError
 from runner.records.json_form import span, stamp
 from runner.records.validation import one_line
@@ -101,6 +103,32 @@ def test_the_reference_lists_the_exit_codes():
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)] == sorted(
         Exit
     )
+
+
+def test_hints_of_the_module_name_it_as_it_was_called():
+    """`runner` may not be on the PATH; control: as a program, its name is short."""
+    module = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "runner.cli",
+            "runs",
+            "list",
+            "--redis-url",
+            "redis://127.0.0.1:1",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "Hint: `python -m runner.cli dev` starts a store" in module.stderr
+    output = Output(program="python -m runner.cli --redis-url redis://x")
+    assert output.advice("`runner runs list`, `runner init`") == (
+        "`python -m runner.cli --redis-url redis://x runs list`, `python -m runner.cli init`"
+    )
+    short = CliRunner().invoke(runner, ["runs", "list", "--redis-url", "redis://127.0.0.1:1"])
+    assert "Hint: `runner dev` starts a store" in short.stderr
 
 
 def on_terminal(url, *arguments, typed="", **environment):

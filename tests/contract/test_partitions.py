@@ -32,7 +32,14 @@ from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
-from runner.store.requests import AnswerQuestions, CancelRun, StartRun
+from runner.store.requests import (
+    AnswerQuestions,
+    CancelRun,
+    FreezeScope,
+    ShareSlots,
+    StartRun,
+    ThawScope,
+)
 from runner.testing import ManualClock
 from tests.celery import graphs
 from tests.chaos.transitions import Walk
@@ -398,6 +405,18 @@ def test_a_partition_that_is_away_leaves_the_others(redis_url, clock):
             read()
     store.close()
     near.close()
+
+
+def test_slots_are_shared_and_nodes_woken_where_servers_are_up(redis_url, other_url, clock):
+    """Windows get their size, and frozen nodes begin, also behind a partition that is away."""
+    shared = [redis_url, "redis://127.0.0.1:1/0", other_url]
+    with closing(partitioned(shared, clock)) as store:
+        assert store.do(ShareSlots({"g": 8})).word == "sized"
+        assert store.do(FreezeScope("graph:g", "audit", "ann")).word == "frozen"
+        assert store.do(ThawScope("graph:g", "done", "ann")).word == "thawed"
+        for number, place in enumerate(partition_addresses(",".join(shared))):
+            windows = f"{Keys(store.namespace, place.partition).prefix}fair:windows"
+            assert number == 1 or store.connections[number].call("HGET", windows, "g")
 
 
 def test_a_nested_graph_begins_while_another_server_is_away(redis_url):

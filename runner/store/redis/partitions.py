@@ -411,14 +411,7 @@ class PartitionedStore:
                     setting = setting.pause(pause)
             return setting
 
-        for other in self._partitions:
-            try:
-                if other is not partition:
-                    other.do(ChangeLimit(name, change, "", ""))
-            except StoreError as error:
-                log.warning(
-                    "limit.pause.failed: %s The limit %r isn't paused there.", error, name
-                )
+        self._each(lambda other: other.do(ChangeLimit(name, change, "", "")))
         return reply
 
     def _do_with_sum(self, request: Any) -> Any:
@@ -427,14 +420,26 @@ class PartitionedStore:
     def _thaw(self, request: ThawScope) -> Reply:
         reply = self._first.do(request)
         if reply.word == "thawed":
-            for partition in self._partitions[1:]:
-                partition.requests.wake_ready_nodes()
+            self._each(lambda partition: partition.requests.wake_ready_nodes())
         return reply
 
     def _share_slots(self, request: ShareSlots) -> Reply:
         shared = replace(request, partitions=len(self._partitions))
-        replies = [self._do(partition, shared) for partition in self._partitions]
+        replies = self._each(lambda partition: self._do(partition, shared))
         return Reply("sized", [bell for reply in replies for bell in reply.doorbells])
+
+    def _each(self, ask: Callable[[RedisStore], Result]) -> list[Result]:
+        """Ask every partition; one that can't be reached doesn't block the others."""
+        replies = []
+        for partition in self._partitions:
+            try:
+                replies.append(ask(partition))
+            except StoreError as error:
+                log.warning(
+                    "partition.left_out: %s There, limits may not pause and nodes begin some seconds later.",
+                    error,
+                )
+        return replies
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         by_partition = grouped(tokens, lambda token: self.partition_of(token.run_id))
