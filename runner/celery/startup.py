@@ -64,7 +64,8 @@ class Publisher:
         ):
             return
         log.warning(
-            "store.emptied: the store has lost %s, which this worker publishes again.",
+            "store.emptied: the store has lost %s, which this worker publishes again. Restore lost runs, "
+            "questions, schedules and webhooks from a backup.",
             ", ".join([*lost, *["the template of doorbells"] * bell]),
         )
         if bell:

@@ -46,3 +46,4 @@ def test_workers_publish_again_what_an_emptied_store_has_lost(site, lose, second
 
     assert site.client.start("chain", "go").wait(2 * MARGIN).status is Status.COMPLETED
     assert "store.emptied: the store has lost" in site.workers[0].output()
+    assert "from a backup" in site.workers[0].output()

@@ -373,8 +373,8 @@ def test_a_graph_is_drawn(site):
 
 
 @pytest.mark.full
-def test_without_a_store_nothing_but_health_answers(site):
-    """Probes and people learn that the store is away, and when to try again; nobody sees a traceback."""
+def test_without_a_store_nothing_but_health_answers(site, caplog):
+    """Probes and people learn that it is away, and when to try again; only the log says why."""
     from runner.server import create_app
     from runner.settings import Settings
 
@@ -392,9 +392,13 @@ def test_without_a_store_nothing_but_health_answers(site):
         "/v1/jobs/x",
         "/metrics",
     ):
+        caplog.clear()
         reply = http.get(path)
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "5"), path
-        assert "Traceback" not in reply.text
+        assert not {"Traceback", "127.0.0.1"} & set(reply.text.replace(":", " ").split())
+        assert "request.unavailable: The store at 127.0.0.1:1/0 could not be" in caplog.text, (
+            path
+        )
 
 
 def test_a_probe_of_nobody_costs_the_store_one_short_command(site):

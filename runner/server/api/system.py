@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from runner.audit.files import audit_of
-from runner.errors import NotFoundError, StoreError
+from runner.errors import NotFoundError
 from runner.immutable import immutable
 from runner.operations.api_keys import ApiKey, list_keys
 from runner.operations.backlog import Backlog, read_backlog
@@ -25,7 +25,7 @@ from runner.server.answers import record_router
 from runner.server.api.documents import ONE_PAGE, PAGE, Cursor, Limit
 from runner.server.auth import ApiKeys
 from runner.server.parameters import QueryText
-from runner.server.problems import Problem, prefix
+from runner.server.problems import prefix
 from runner.server.services import Served
 
 operations = record_router("", "operations")
@@ -63,12 +63,7 @@ async def healthy() -> Probe | JSONResponse:
 )
 def ready(services: Served) -> Probe:
     """Answer 503 while the store can't be reached."""
-    try:
-        services.workers.now()  # open to all callers, so it costs the store one short command
-    except StoreError as error:
-        raise Problem(
-            503, "The store can't be reached.", headers={"Retry-After": "5"}
-        ) from error
+    services.workers.now()  # open to all callers, so it costs the store one short command
     return Probe()
 
 

@@ -115,7 +115,8 @@ def handle(transactions: Transactions, member: str, moved: str, *, failed: bool)
         reply = attempt(transactions, member, moved, failed=failed)
         if reply.word == "lost":
             then, worker, name = reply.detail.split(" ", 2)
-            log.warning(
+            log.log(
+                logging.ERROR if then == "dead" else logging.WARNING,
                 "node.lost: a process of worker %r died, or did not renew its lease, while it ran %s of run "
                 "%s. %s",
                 worker or "unknown",
