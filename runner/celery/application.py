@@ -36,8 +36,7 @@ from runner.celery.kombu_fixes import (
     restart_semaphore_tracker,
     use_safe_channel,
 )
-from runner.celery.logs import format_logs, log_nodes_at_debug
-from runner.celery.measuring import measure_nodes
+from runner.celery.logs import format_logs
 from runner.celery.monitors import HeardDispatcher
 from runner.celery.queues import add_queues, priorities_of
 from runner.celery.startup import Startup
@@ -83,7 +82,6 @@ PYTHONS_INTERVAL = 0.005
 
 def install(app: Celery) -> None:
     """Add a worker's threads to an app, and load the graphs when a worker starts."""
-    log_nodes_at_debug()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
     signals.worker_init.connect(_prepare_embedded, weak=False, dispatch_uid="runner")
@@ -112,7 +110,6 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         format_logs(settings)
         check_archive(settings)
         check_audit(settings)
-        measure_nodes()
         _switch_sooner()
         load_graphs(settings)
         if not registry.names():
@@ -139,6 +136,13 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log the error of a signal's receiver, and go on
         sys.exit(f"The worker did not start; please report this.\n{traceback.format_exc()}")
+
+
+@signals.import_modules.connect
+def _format_in_child(sender: Any, **_: object) -> None:
+    """Format the log of a prefork pool's child, a fresh interpreter, before Celery sets it up."""
+    if sender.conf.get(SETTINGS):  # a fresh app only has it once asked
+        format_logs(settings_of(sender))
 
 
 def _prepare_embedded(sender: Any, **_: object) -> None:

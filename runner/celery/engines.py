@@ -17,6 +17,7 @@ from celery.utils.imports import cwd_in_path
 
 from runner.celery.config import settings_of
 from runner.celery.doorbells import CeleryDispatcher
+from runner.celery.measuring import measure_nodes
 from runner.definition.registry import load, registry
 from runner.execution.engine import Engine
 from runner.operations.jobs import SLICE, carry_on
@@ -66,6 +67,7 @@ def app_of_store(store: object) -> Celery | None:
 def _make(app: Celery, settings: Settings) -> Engine:
     load_graphs(settings)
     collect_less()
+    measure_nodes()
     store = open_store(settings, push=pushes(app, settings), retry_for=settings.lease)
     engine = Engine(store, CeleryDispatcher(app), registry)
     engine.is_stopping = _ends_by_signal
@@ -110,8 +112,8 @@ def _ends_by_signal() -> bool:
     Celery's hard time limit ends a child with the same signal. A node that reaches the limit must
     count as lost: if it were returned to the queue, it would start again endlessly.
     """
-    has_signal = bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
-    return has_signal and not _is_overdue(current_task)
+    # Older releases have no function for it.
+    return bool(common._should_have_exited[0]) and not _is_overdue(current_task)  # noqa: SLF001
 
 
 def _is_overdue(task: Any) -> bool:

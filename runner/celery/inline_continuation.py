@@ -22,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import cache, partial, wraps
-from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -31,7 +30,7 @@ from billiard.sharedctypes import RawArray, RawValue
 from celery import bootsteps, signals
 from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED, fast_trace_task, trace_task_ret
-from celery.concurrency import asynpool
+from celery.concurrency import asynpool, prefork
 from celery.concurrency.base import apply_target
 from celery.worker import state
 from celery.worker.request import Request
@@ -263,13 +262,12 @@ class ContinuingChild(asynpool.Worker):
                 if self._is_free(headers):
                     task_id, claim = _claim_in(value)
                     headers = {**headers, **_headers(headers, task_id, claim)}
-                    following = (name, task_id, headers, *body)
-                    self._next = (TASK, (job, i, function, following, options))
+                    arguments = (name, task_id, headers, *body)
+                    self._next = (TASK, (job, i, function, arguments, options))
                     return job, task_id, claim, runtime
         return None
 
     def _is_free(self, headers: dict[str, Any]) -> bool:
-        limits = [limit for limit in headers.get("timelimit") or () if limit]
         now, (until, connection, _) = time.monotonic(), self._may_continue
         return (
             now < until
@@ -277,7 +275,11 @@ class ContinuingChild(asynpool.Worker):
             == headers[BUDGET][2]  # Celery 5.6 forgets running jobs at a reconnection
             and not self.max_memory_per_child
             and (self.maxtasks is None or self._count < self.maxtasks)
-            and all(now - self._began < limit * SHARE_OF_LIMIT for limit in limits)
+            and all(
+                now - self._began < limit * SHARE_OF_LIMIT
+                for limit in headers.get("timelimit") or ()
+                if limit
+            )
         )
 
 
@@ -285,9 +287,22 @@ def _child(shared: tuple[Any, Any], arguments: tuple[Any, ...]) -> ContinuingChi
     return ContinuingChild(*arguments, shared=shared)
 
 
+class ContinuingPool(asynpool.AsynPool):
+    """A prefork pool whose children continue."""
+
+    Worker = ContinuingChild
+    on_poll_start: Any
+
+    def _create_write_handlers(self, hub: Any) -> None:
+        """Look at the children's pipes only if there is something to write: Celery does at each pass."""
+        super()._create_write_handlers(hub)
+        schedule = self.on_poll_start
+        self.on_poll_start = lambda: (self.outbound_buffer or hub.writers) and schedule()
+
+
 def continue_in_children() -> None:
     """Give this program's prefork pools children that continue; harmless when called twice."""
-    asynpool.AsynPool.Worker = ContinuingChild
+    prefork.TaskPool.Pool = ContinuingPool
 
 
 # In the worker's main process.
@@ -322,20 +337,21 @@ class Permission:
             return False
         queues = {queue.name for queue in consumer.task_consumer.queues}
         self._queues |= queues
-        waiting = getattr(consumer.controller.semaphore, "_waiting", ())
-        unsent = consumer.pool._pool.outbound_buffer  # noqa: SLF001 - as below
-        return len(queues) == len(self._queues) and not (
-            waiting or unsent or self._revokes_nodes()
+        return queues == self._queues and not (
+            getattr(consumer.controller.semaphore, "_waiting", ())
+            or consumer.pool._pool.outbound_buffer  # noqa: SLF001 - as below
+            or self._revokes_nodes()
         )
 
     def _revokes_nodes(self) -> bool:
         """Return whether a node was revoked by id, or anything by a header: a child can't know which."""
         revoked = state.revoked._data  # noqa: SLF001 - its iterator sorts up to 50,000 ids
-        last = next(reversed(revoked), None)
         last_seen = self._last_revoked
-        additions = takewhile(lambda task_id: task_id != last_seen, reversed(revoked))
-        self._has_revoked_nodes |= any(str(task_id).count(".") > 2 for task_id in additions)
-        self._last_revoked = last
+        self._last_revoked = next(reversed(revoked), None)
+        for task_id in reversed(revoked):
+            if task_id == last_seen:
+                break
+            self._has_revoked_nodes |= str(task_id).count(".") > 2
         return self._has_revoked_nodes or bool(state.revoked_stamps)
 
 
@@ -375,7 +391,7 @@ def _runs_tasks(pool: Any) -> bool:
     return bool(state.active_requests)
 
 
-_unused_claims: deque[tuple[str, _Claim]] = deque()
+_unused_claims = deque[tuple[str, _Claim]]()
 
 _unstarted_claims: dict[str, _Claim] = {}
 """Claims whose tasks the pool has not started, by task id: a closing pool ignores new tasks."""
@@ -385,8 +401,12 @@ def take_unused(*, pool_ended: bool = False) -> list[Token]:
     """Return the claims that no task will start, each once; after the pool's end, all of them."""
     if pool_ended:
         _unused_claims.extend(_unstarted_claims.items())
-    unused = (_unused_claims.popleft() for _ in range(len(_unused_claims)))
-    return [Token(*visit_of(task_id)[:3], fence) for task_id, (_, fence, _) in unused]
+    return [
+        Token(*visit_of(task_id)[:3], fence)
+        for task_id, (_, fence, _) in (
+            _unused_claims.popleft() for _ in range(len(_unused_claims))
+        )
+    ]
 
 
 def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
@@ -400,8 +420,9 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     children = getattr(consumer.pool, "_pool", None)
     if is_able and isinstance(children, asynpool.AsynPool):
         _permission.watch(consumer)
-        handlers = children._result_handler.state_handlers  # noqa: SLF001 - as below
-        handlers[BEGUN] = partial(_note_begun, children)
+        children._result_handler.state_handlers[BEGUN] = partial(  # noqa: SLF001 - as below
+            _note_begun, children
+        )
 
     def handle_doorbell(message: Any, body: Any, *callbacks: Any) -> Any:
         if is_able and body is None:
@@ -463,16 +484,16 @@ class ContinuingRequest(Request):
         fields = {"name": self.name, "args": self._argsrepr, "kwargs": self._kwargsrepr}
         log_received(LOG_RECEIVED, {**fields, "id": task_id, "eta": None})
         signals.task_received.send(sender=self.consumer, request=self)
-        parents = {"root_id": self._root_id, "parent_id": self._parent_id}
-        self.send_event("task-received", **fields, **parents, retries=0, eta=None, expires=None)
+        fields |= {"root_id": self._root_id, "parent_id": self._parent_id}
+        self.send_event("task-received", **fields, retries=0, eta=None, expires=None)
 
     def run(self) -> Any:
         """Run the task on this thread, as a pool does, and return its result."""
         trace = fast_trace_task if self._app.use_fast_trace_task else trace_task_ret
-        task = (self._type, self.id, self._request_dict)
-        results = list[Any]()
         body = (self._body, self._content_type, self._content_encoding)
-        apply_target(trace, (*task, *body), {}, results.append, self.on_accepted)
+        task = (self._type, self.id, self._request_dict, *body)
+        results = list[Any]()
+        apply_target(trace, task, {}, results.append, self.on_accepted)
         return results[0]
 
 
@@ -519,11 +540,11 @@ def _note_begun(pool: Any, job: int, task_id: str, claim: _Claim, runtime: float
     result = pool._cache.get(job)  # noqa: SLF001 - as above
     if result is None:
         return
-    request, pid = result._callback.__self__, result._worker_pid  # noqa: SLF001
-    result.safe_apply_callback(request.become, task_id, claim, runtime)
+    become = result._callback.__self__.become  # noqa: SLF001
+    result.safe_apply_callback(become, task_id, claim, runtime)
     result.correlation_id = task_id
     pool.on_timeout_cancel(result)
-    result._ack(None, time.monotonic(), pid, None)  # noqa: SLF001
+    result._ack(None, time.monotonic(), result._worker_pid, None)  # noqa: SLF001
 
 
 def _takes_tasks(consumer: Any, queue: str = "") -> bool:

@@ -65,7 +65,7 @@ NAME_ALL_EVERY = 1.0
 
 MANY = 2**31
 
-POOLS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+POOLS = WeakKeyDictionary[Any, Any]()
 """The pools of writing connections, one for each place, with the parameters that lead there."""
 
 
@@ -395,8 +395,8 @@ def private(*strategy: Any, **options: Any) -> Callable[..., Any]:
 
     def handle_hidden(message: Any, body: Any, *callbacks: Any) -> Any:
         if body is None:
-            is_text = isinstance(message.body, str)
-            message.body = PrivateText(message.body) if is_text else PrivateBytes(message.body)
+            kind = PrivateText if isinstance(message.body, str) else PrivateBytes
+            message.body = kind(message.body)
             message.headers = {**message.headers, "argsrepr": HIDDEN, "kwargsrepr": HIDDEN}
         return handle(message, body, *callbacks)
 
@@ -535,7 +535,7 @@ def restart_semaphore_tracker() -> None:
     """Have billiard's semaphore tracker started again when it has ended."""
     tracker: Any = semaphore_tracker._semaphore_tracker  # noqa: SLF001 - no public way
     write = tracker._send  # noqa: SLF001
-    names: set[str] = set()
+    names = set[str]()
 
     def send(command: str, name: str) -> None:
         begins = command == "REGISTER"
@@ -565,7 +565,7 @@ def restart_semaphore_tracker() -> None:
 def end_starting_children(pool: Any) -> None:
     """Kill a stopping pool's processes that have not reported yet: they have no task."""
     processes: Any = getattr(pool, "_pool", None)
-    ready_children: AbstractSet[int] | None = getattr(processes, "_all_inqueues", None)
+    ready_children = getattr(processes, "_all_inqueues", None)
     if ready_children is None:
         return  # not a prefork pool
     for child in list(processes._pool):  # noqa: SLF001 - no public way

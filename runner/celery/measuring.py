@@ -68,19 +68,21 @@ def _observe(
         seconds = time.monotonic() - began
         if log_nodes.isEnabledFor(logging.INFO):
             visit_name = f"{running.run_id}.{running.node}.{running.visit}.{running.attempt}"
-            node = f"{running.graph}/{running.node}[{visit_name}]"
+            arguments = (ending, f"{running.graph}/{running.node}[{visit_name}]", seconds)
             result = {"outcome": ending, "seconds": round(seconds, 3)}
             # `info` would search the stack for the caller, and so take twice the calls.
-            line = "node.%s: %s in %.3f s", (ending, node, seconds)
-            record_start = log_nodes.name, logging.INFO, __file__, 0
-            log_nodes.handle(log_nodes.makeRecord(*record_start, *line, None, "end", result))
+            place = log_nodes.name, logging.INFO, __file__, 0, "node.%s: %s in %.3f s"
+            log_nodes.handle(log_nodes.makeRecord(*place, arguments, None, "end", result))
         if isinstance(visit.store, SharedStore):
-            labels = {
-                "graph": running.graph,
-                "node": map_of(running.node) or running.node,
-                "outcome": ending,
-            }
-            _collector(visit.store).add(increments(NODE, seconds, **labels))
+            _collector(visit.store).add(
+                increments(
+                    NODE,
+                    seconds,
+                    graph=running.graph,
+                    node=map_of(running.node) or running.node,
+                    outcome=ending,
+                )
+            )
             for counter, amount in spent(outcome, usage_before).items():
                 _collector(visit.store).add(spending(counter, amount, running.graph))
 
@@ -96,14 +98,13 @@ def _usage(visit: ClaimedVisit) -> Mapping[str, int]:
 
 def spent(outcome: Outcome, usage_before: Mapping[str, int]) -> dict[str, float]:
     """Return the spending of this execution, if its agent counts it."""
-    usage: Mapping[str, int] = getattr(outcome, "usage", {})
+    usage = getattr(outcome, "usage", {})
     if USAGE["model_calls"] not in usage:
         return {}
-    scale = {"cost": MICROS}
     return {
-        counter: (usage.get(name, 0) - usage_before.get(name, 0)) / scale.get(counter, 1)
+        counter: amount / (MICROS if counter == "cost" else 1)
         for counter, name in USAGE.items()
-        if usage.get(name, 0) > usage_before.get(name, 0)
+        if (amount := usage.get(name, 0) - usage_before.get(name, 0)) > 0
     }
 
 

@@ -31,6 +31,7 @@ from runner.celery.inline_continuation import (
     nonce_of,
 )
 from runner.celery.kombu_fixes import body_text, cache_traceback_code, message_of
+from runner.celery.logs import log_nodes_at_debug
 from runner.celery.measuring import measure_wait, waiting_since
 from runner.errors import (
     ConflictError,
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 # Each process that runs one of our tasks imports this module, even a pool's child that is a fresh
 # interpreter.
 cache_traceback_code()
+log_nodes_at_debug()
 
 # `runner.node`: the doorbell. Its task id names the visit.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from contextlib import contextmanager
@@ -214,6 +215,26 @@ def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(
     assert logged(f"{run.id}.c.1.1") == lines
     line = f"node.completed: chain/c[{run.id}.c.1.1] in 0."
     assert worker.output().count(line) == (not modules)
+
+
+@pytest.mark.slow
+def test_a_child_that_is_a_fresh_interpreter_logs_and_measures_its_nodes(empty_site):
+    """It has the log's format, a line for each node in place of Celery's, and its times in the metrics."""
+    worker = empty_site.add("prefork", slots=1, RUNNER_LOG_FORMAT="json")
+    worker.wait_ready()
+    run = empty_site.client.start("chain", "go")
+    assert run.wait(60).status is Status.COMPLETED
+    name = f"chain/c[{run.id}.c.1.1]"
+
+    wait_until(lambda: name in worker.output(), "the child has logged it")
+    (line,) = [line for line in worker.output().splitlines() if name in line]
+    assert json.loads(line)["message"].startswith(f"node.completed: {name} in 0.")
+
+    def measured() -> set[bytes]:
+        keys = empty_site.redis.keys("*:metrics")
+        return {field for key in keys for field in empty_site.redis.hkeys(key)}
+
+    wait_until(lambda: any(b'"c"' in field for field in measured()), "its times are written")
 
 
 def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
