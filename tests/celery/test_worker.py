@@ -210,7 +210,8 @@ def stopped_while_children_start(site, app: str):
     worker.wait_ready()
     wait_until(lambda: site.redis.get("children") == b"1", "its process has begun to start")
     os.kill(worker.pid, signal.SIGTERM)
-    wait_until(lambda: "worker.stopping:" in worker.output(), "it is told")
+    # Celery's word: a worker that is gone before its next heartbeat has none of ours.
+    wait_until(lambda: "Warm shutdown" in worker.output(), "it is told")
     return worker
 
 
