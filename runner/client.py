@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
@@ -484,7 +485,10 @@ class Client:
         """
         until = None if older_than is None else round((time.time() - older_than) * 1000)
         query = InterruptQuery(graph, run, name, assignee, until)
-        return self.engine.store.open_interrupts(query, checked_limit(limit), cursor or "")
+        # Lists that are read again share their questions.
+        return deepcopy(
+            self.engine.store.open_interrupts(query, checked_limit(limit), cursor or "")
+        )
 
     def interrupt(self, interrupt_id: str) -> Interrupt:
         """Read one question, open or not.

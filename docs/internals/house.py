@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "runner"
 
 LIMITS = {
-    "tokens": 514_520,
+    "tokens": 514_565,
     "tokens a code line": 8.4,
     "vague names in functions, %": 3.5,
     "class names used twice": 0,

@@ -651,7 +651,7 @@ QUESTION_WORDS = (
 """Texts that most questions contain, as a compression dictionary: a change to it needs another mark."""
 
 SMALL = 2_000
-"""Stored bytes of questions that are kept decoded: lists read them again and again."""
+"""Stored bytes of questions that are kept decoded, as lists read them again and again."""
 
 PLACEHOLDER = re.compile(rb"\x01[0-9]+:[0-9]+\x01")
 """The text that lua/commit.lua replaces by a number or a time."""
@@ -705,17 +705,11 @@ def split_question(data: bytes) -> tuple[bytes, bytes]:
 
 
 def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
-    """Read a question and its decision; a small one that was read before is the same object.
+    """Read a question and its decision.
 
     Raises:
         CorruptDocument: it is damaged.
     """
-    read = _question if len(data) < SMALL else _question.__wrapped__
-    return read(interrupt_id, data, decision_text)
-
-
-@lru_cache(500)
-def _question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
     try:
         head, text = split_question(data)
         _, asked_at, _, *reminders = head.split()
@@ -734,6 +728,15 @@ def _question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> In
         return codec.decode(Interrupt, b"{" + members + b"}")
     except codec.READ_ERRORS as error:
         raise CorruptDocument(f"the question {interrupt_id} can't be read: {error}") from error
+
+
+_same_question = lru_cache(500)(question)
+
+
+def listed_question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
+    """Read a question; a small one that was read before is the same object, which nobody may change."""
+    is_small = len(data) + len(decision_text or b"") < SMALL
+    return (_same_question if is_small else question)(interrupt_id, data, decision_text)
 
 
 def questions(run_id: str, stored_fields: Mapping[bytes, bytes]) -> tuple[Interrupt, ...]:

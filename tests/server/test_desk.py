@@ -644,6 +644,10 @@ def test_the_history_says_what_was_changed(desk):
     assert found == [("ana", "48,000.00", "4,800.00"), ("ben", "48,000.00", "480.00")]
 
 
+class Asked(SimpleNamespace):
+    """What an amount is read from; a plain namespace takes no weak reference."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "amount"),
     [
@@ -663,14 +667,14 @@ def test_an_amount_is_a_number_whose_name_says_so(arguments, amount):
     """Its currency is shown as any text; what is no number, or has more digits than money, has no sum."""
     for question in ({"args": arguments}, None), (None, arguments):
         action, reason = question
-        assert amount_of(SimpleNamespace(action=action, reason=reason)) == amount
+        assert amount_of(Asked(action=action, reason=reason)) == amount
 
 
 def test_a_sum_says_how_many_questions_are_not_in_it():
     """An amount that is no number is not left out silently; control: questions without any amount."""
 
     def summed(*amounts):
-        asked = [SimpleNamespace(action=None, reason=reason) for reason in amounts]
+        asked = [Asked(action=None, reason=reason) for reason in amounts]
         return sums_of(asked).striptags()
 
     assert summed({"amount": 5}, {"amount": "1.234,50"}, {}) == "5.00, 2 without an amount"

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gc
 import gzip
 import html
 import re
 import time
 from base64 import b64encode
+from random import Random
+from weakref import ref
 
 import pytest
 import redis
@@ -14,10 +17,12 @@ from runner.approvals import Action, Rule
 from runner.approvals.rules import Principal
 from runner.operations.questions import read_questions
 from runner.records.interrupts import Decision
+from runner.records.listings import InterruptQuery
 from runner.records.run import Status
 from runner.server.access import Person
 from runner.server.deciding import act, be_away, decide
 from runner.server.pages import inbox, rendering
+from runner.server.pages.amounts import amount_of
 from runner.store.encoding import COMPRESSED
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
@@ -717,3 +722,42 @@ def test_a_page_of_an_unchanged_list_reads_no_question_anew(desk):
     assert [again[0] is first, again[2] is last] == [True, True]
     assert [again[1].claim, listed()[1].claim] == ["human:|ana", ""]
     assert listed()[1] is second
+
+
+def test_a_program_may_change_a_question_that_it_has_read(desk):
+    """A call edited in place, as before a vote, changes neither what others read nor what is approved."""
+    question = asked(desk, "transfers", {"amount": 5, "currency": "EUR", "iban": "DE89"})
+    store = desk.client.engine.store
+    list(store.open_interrupts())
+    for read in (
+        lambda: desk.client.interrupts()[0],
+        lambda: desk.client.interrupt(question.id),
+        lambda: desk.client.run(question.run_id).interrupts()[0],
+    ):
+        read().action["args"]["amount"] = 4
+        assert read().action["args"]["amount"] == 5
+    assert read_questions(store, store.open_interrupts())[0].action["args"]["amount"] == 5
+    act(*who(desk, "ana"), question.id, "claim", ttl=60)
+    desk.client.vote(question.id, "approve", by="ana", digest=question.digest)
+    desk.work()
+    assert desk.client.run(question.run_id).status is Status.COMPLETED
+
+
+def test_a_list_keeps_no_large_question(desk):
+    """A long contract or answer is in memory only while somebody looks at it; control: a short one stays."""
+    long = Random(1).randbytes(9_000).hex()  # noqa: S311 - to repeat
+    answered = asked(desk, "names", {})
+    desk.client.respond(answered.id, long)
+    asked(desk, "transfers", {"amount": 1, "currency": "EUR", "iban": "DE89"})
+    asked(desk, "transfers", {"amount": 2, "currency": "EUR", "iban": long})
+    store = desk.client.engine.store
+
+    def looked_at():
+        closed = store.open_interrupts(InterruptQuery(closed=True))
+        views = read_questions(store, [*store.open_interrupts(), *closed])
+        assert [amount_of(view) is None for view in views] == [False, False, True]
+        return list(map(ref, views))
+
+    looks = looked_at()
+    gc.collect()
+    assert [look() is None for look in looks] == [False, True, True]

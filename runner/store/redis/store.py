@@ -200,7 +200,11 @@ class RedisStore:
         self._transactions = Transactions(self._call, self._scripts.confirm, settings)
         self.limits = LimitSlots(self._redis, self._keys, self._call, self._transactions)
         self._listings = Listings(
-            self._redis, self._keys, self._call, self.interrupts, self.graphs
+            self._redis,
+            self._keys,
+            self._call,
+            functools.partial(self.interrupts, read=encoding.listed_question),
+            self.graphs,
         )
         self.sessions = SessionStore(self._redis, self._keys, self._call)
         self._fast = FastPath(
@@ -388,13 +392,19 @@ class RedisStore:
             stored = self._redis.call("HGET", self._keys.run(root.decode()), name)
         return load(stored) if stored else None
 
-    def interrupts(self, ids: Sequence[str], voter: str = "") -> list[Interrupt | None]:
+    def interrupts(
+        self,
+        ids: Sequence[str],
+        voter: str = "",
+        *,
+        read: Callable[..., Interrupt] = encoding.question,
+    ) -> list[Interrupt | None]:
         if voter and (question := self.requests.question_before_vote(ids[0], voter)):
             return [question]
         rows = [(run_of(name), question_fields(name)) for name in ids]
         pairs = self._fields(rows)
         return [
-            encoding.question(interrupt_id, document, decided) if document else None
+            read(interrupt_id, document, decided) if document else None
             for interrupt_id, (document, decided) in zip(ids, pairs, strict=True)
         ]
 
