@@ -754,9 +754,10 @@ def test_a_list_keeps_no_large_question(desk):
 
     def looked_at():
         closed = store.open_interrupts(InterruptQuery(closed=True))
-        views = read_questions(store, [*store.open_interrupts(), *closed])
-        assert [amount_of(view) is None for view in views] == [False, False, True]
-        return list(map(ref, views))
+        found = [*store.open_interrupts(), *closed]
+        amounts = map(amount_of, read_questions(store, found))
+        assert [amount is None for amount in amounts] == [False, False, True]
+        return list(map(ref, found))
 
     looks = looked_at()
     gc.collect()
