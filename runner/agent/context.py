@@ -53,7 +53,7 @@ class UserState:
         return state
 
 
-@dataclass
+@dataclass(eq=False)
 class AgentView:
     """View of a running agent; `messages` is a copy, while `state` may be changed."""
 
@@ -65,8 +65,7 @@ class AgentView:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation so far."""
-        messages: list[dict[str, Any]] = codec.unpack(self._messages())
-        return messages
+        return list(codec.unpack(self._messages()))
 
 
 class ToolContext(Generic[_Agent]):

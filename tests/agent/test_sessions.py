@@ -295,3 +295,13 @@ def test_what_the_last_callback_sets_is_remembered():
 
     assert isinstance(outcome, Succeeded)
     assert node.sessions.read("tests/ann").state == {"late": [1]}
+
+
+def test_callbacks_may_collect_agents_in_sets_and_dictionaries():
+    """The agent of each invocation is one of its own, also beside another of the same name and state."""
+    seen = set()
+    hooks = Hooks((AfterInvocationEvent, lambda event: seen.add(event.agent)))
+    for _ in range(2):
+        assert isinstance(done(Node(lambda: chatty(hooks=[hooks]), "one").run()), Succeeded)
+
+    assert len(seen) == 2
