@@ -71,8 +71,8 @@ def _observe(
             arguments = (ending, f"{running.graph}/{running.node}[{visit_name}]", seconds)
             result = {"outcome": ending, "seconds": round(seconds, 3)}
             # `info` would search the stack for the caller, and so take twice the calls.
-            place = log_nodes.name, logging.INFO, __file__, 0, "node.%s: %s in %.3f s"
-            log_nodes.handle(log_nodes.makeRecord(*place, arguments, None, "end", result))
+            line = log_nodes.name, logging.INFO, __file__, 0, "node.%s: %s in %.3f s", arguments
+            log_nodes.handle(log_nodes.makeRecord(*line, None, "end", result))
         if isinstance(visit.store, SharedStore):
             _collector(visit.store).add(
                 increments(

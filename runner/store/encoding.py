@@ -734,7 +734,7 @@ _same_question = lru_cache(500)(question)
 
 
 def listed_question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
-    """Read a question; a small one that was read before is the same object, which nobody may change."""
+    """Read a question; a small one that was read before is the same object: don't change it."""
     is_small = len(data) + len(decision_text or b"") < SMALL
     return (_same_question if is_small else question)(interrupt_id, data, decision_text)
 
