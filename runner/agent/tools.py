@@ -121,7 +121,9 @@ class FunctionTool(Generic[Parameters, Returned]):
         docstring = inspect.getdoc(function) or ""
         self.tool_spec = {
             "name": self.tool_name,
-            "description": description or description_of(docstring) or self.tool_name,
+            "description": description
+            or PARAMETERS.sub("", docstring).strip()  # the schema describes parameters
+            or self.tool_name,
             "inputSchema": {
                 "json": dict(schema) if schema is not None else self._signature.schema
             },
@@ -682,11 +684,6 @@ def _close(schema: Any) -> None:
             _close(subschema)
     for name in ("items", "additionalProperties"):
         _close(schema.get(name))
-
-
-def description_of(docstring: str) -> str:
-    """Return a docstring without its parameters, which the schema describes."""
-    return PARAMETERS.sub("", docstring).strip()
 
 
 def _parameter_descriptions(docstring: str) -> dict[str, str]:

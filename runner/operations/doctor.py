@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from shlex import quote
 from typing import Any
@@ -70,7 +70,7 @@ class Facts:
 
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` the
     queues of graphs that have unfinished runs; `unreadable` are queues whose key isn't a list.
-    `unread_queues` has the queue of starts and answers if such messages wait on it in the store.
+    `unread_queues` has the queue of starts and answers if such messages wait on it.
     `unasked` is why the workers of other apps can't be asked for their queues, or "".
     `other_servers` are all servers of partitions but the first, by address; `layout` is why the
     partitions can't be used as configured, or "". `signing` is the problem of the decision keys, or
@@ -160,9 +160,8 @@ def read_facts(settings: Settings) -> Facts:
     workers = shared.workers.all()
     store = shared.store
     servers = shared.servers()
-    clock = (
-        time.time_ns() // 1_000_000
-    )  # read at once, since it is compared with the first server's clock
+    # Read at once, since it is compared with the first server's clock.
+    clock = time.time_ns() // 1_000_000
     graphs = {name: shape for name, shape in store.graphs().items() if name != GATE}
     graph_queues, run_queues = _read_queues(store, graphs, settings.node_queue)
     foreign_queues, unasked = _foreign_queues(settings, workers)
@@ -194,9 +193,7 @@ def read_facts(settings: Settings) -> Facts:
         unreadable=shared.unreadable_queues(
             {queue for worker in workers for queue in worker.queues}
         ),
-        unread_queues={
-            each.queue for each in shared.queued_nodes([settings.messages_queue]) if each.tasks
-        },
+        unread_queues=_unread_queues(settings),
         foreign_queues=foreign_queues,
         unasked=unasked,
         broker=""
@@ -226,8 +223,11 @@ def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
     webhooks = shared.documents(Webhook)
     for webhook in webhooks.all():
         # A delivery that is tried again late may have waited longer than the next one.
-        ends = (shared.deliveries.next_delivery(webhook.id, place) for place in (0, -1))
-        waiting = [end[0] for end in ends if end is not None]
+        waiting = [
+            end[0]
+            for place in (0, -1)
+            if (end := shared.deliveries.next_delivery(webhook.id, place))
+        ]
         if webhook.paused or not waiting:
             continue
         waited = webhooks.now() - min(each.at for each in waiting)
@@ -329,6 +329,16 @@ def _connection(url: str) -> Iterator[Any]:
     ) as connection:
         connection.ensure_connection(max_retries=1, interval_start=0.1)
         yield connection
+
+
+def _unread_queues(settings: Settings) -> set[str]:
+    """Return the queue of starts and answers if messages wait on it; SQS tells workers alone."""
+    if not settings.broker.startswith("sqs:"):
+        with suppress(Exception), _connection(settings.broker) as connection:
+            queue = connection.channel().queue_declare(settings.messages_queue, passive=True)
+            if queue.message_count:
+                return {queue.queue}
+    return set()  # also if the queue doesn't exist
 
 
 def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> tuple[set[str], str]:
@@ -480,14 +490,11 @@ def _voters(facts: Facts) -> Checks:
     people = [key for key in facts.voters if key.startswith("human:")]
     by_name = grouped(people, lambda key: key.partition("|")[2])
     double = [" and ".join(keys) for keys in by_name.values() if len(keys) > 1]
-    problem = (
-        double
-        and f"one name votes with several issuers, so counts several times: {_names(double)}"
-    )
+    problem = f"one name votes with several issuers, so counts several times: {_names(double)}"
     yield from _check(
         "voters",
         "",
-        problem or "",
+        problem if double else "",
         "Let all doors name a person with one issuer; set the issuer of names without one in "
         "RUNNER_PLAIN_NAMES_ISSUER.",
     )
@@ -651,11 +658,9 @@ def _names_of_workers(facts: Facts) -> Checks:
 
 def _stopping(facts: Facts) -> Checks:
     names = ", ".join(worker.name for worker in facts.in_state("hangs"))
-    problem = (
-        names and f"should have stopped by now: {names}; their nodes run again on other workers"
-    )
     fix = "End those processes (kill -9), and set a timeout on the nodes that they name in their logs."
-    yield from _check("stopping", "", problem, fix)
+    late = f"should have stopped by now: {names}; their nodes run again on other workers"
+    yield from _check("stopping", "", names and late, fix)
 
 
 def _graphs(facts: Facts) -> Checks:

@@ -101,8 +101,9 @@ def _inner(address: Address) -> Address:
 
 
 def _is_public(address: Address) -> bool:
-    is_assigned = address.version == 4 or address in UNICAST
-    return is_assigned and not any(address in network for network in PRIVATE)
+    return (address.version == 4 or address in UNICAST) and not any(
+        address in network for network in PRIVATE
+    )
 
 
 @cache

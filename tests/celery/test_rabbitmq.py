@@ -13,6 +13,9 @@ import pytest
 from examples.approvals.rabbit import RabbitInbox
 from runner import Status
 from runner.celery.amqp import PREFETCH
+from runner.operations.doctor import FAIL, examine, read_facts
+from runner.settings import Settings
+from tests.celery import service_graphs
 from tests.celery.workers import MARGIN, RECOVERY
 from tests.rabbitmq import listen
 from tests.waiting import wait_until
@@ -91,6 +94,12 @@ assert "runner" not in sys.modules
 """
 
 
+def send(rabbit, key):
+    command = [sys.executable, "-c", PLAIN, rabbit.url, key]
+    sent = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert sent.returncode == 0, sent.stderr
+
+
 def completed(site):
     return list(site.client.runs(status=Status.COMPLETED, graph="chain", limit=100))
 
@@ -101,17 +110,33 @@ def test_a_celery_client_without_settings_starts_runs(site, rabbit, channel):
         worker.kill()
     channel.queue_delete("runner")
 
-    def send(key):
-        command = [sys.executable, "-c", PLAIN, rabbit.url, key]
-        sent = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert sent.returncode == 0, sent.stderr
-
     before = len(completed(site))
-    send("first")
+    send(rabbit, "first")
     ready(site, rabbit)
-    send("second")
+    send(rabbit, "second")
 
     wait_until(lambda: len(completed(site)) == before + 2, "both runs have ended")
+
+
+def test_messages_that_no_worker_takes_are_noticed(site, empty_site, rabbit, channel):
+    """A worker whose -Q leaves out their queue doesn't take them: doctor says so while one waits."""
+    for worker in site.workers:
+        worker.kill()
+    served = {"queues": ",".join(service_graphs.names("shop")), "SERVICE": "shop"}
+    empty_site.ready(
+        **served, RUNNER_GRAPHS="tests.celery.service_graphs", RUNNER_BROKER_URL=rabbit.url
+    )
+    settings = Settings(redis_url=empty_site.url, broker_url=rabbit.url)
+
+    def failed():
+        return {c.name: c.detail for c in examine(read_facts(settings)) if c.result == FAIL}
+
+    assert "queues" not in failed()  # the control: nothing waits there
+    send(rabbit, "not taken")
+    wait_until(lambda: "queues" in failed(), "doctor names the queue")
+    assert failed()["queues"] == "no worker serves runner"
+    channel.queue_purge("runner")
+    wait_until(lambda: "queues" not in failed(), "nothing waits there")
 
 
 def test_a_start_from_a_program_without_a_broker_wakes_a_worker(site, rabbit):

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from runner.agent.machine.protocol import (
-    AgentDefinition,
     AppendMessage,
     CallModel,
     HookFired,
@@ -147,13 +146,9 @@ def _repeat(transition: Transition, **changes: Any) -> None:
 
 def throttled(transition: Transition) -> None:
     """Wait, longer after each refusal."""
-    transition.add(Wait(throttle_delay(transition.definition, transition.state.throttled)))
-
-
-def throttle_delay(definition: AgentDefinition, refusals: int) -> float:
-    """Return the seconds to wait after a number of consecutive refusals."""
-    delay: float = min(definition.max_delay, definition.first_delay * 2.0 ** (refusals - 1))
-    return delay
+    limits = transition.definition
+    doubled = limits.first_delay * 2.0 ** (transition.state.throttled - 1)
+    transition.add(Wait(min(limits.max_delay, doubled)))
 
 
 def waited(transition: Transition) -> None:
