@@ -73,8 +73,8 @@ class Calendar:
         """
         zone = ZoneInfo(self.zone)
         remaining = timedelta(seconds=seconds)
-        moment = datetime.fromtimestamp(start / 1000, zone)
-        day = moment.date() - timedelta(days=1)  # its last span may end on the next day
+        day = datetime.fromtimestamp(start / 1000, zone).date() - timedelta(days=1)
+        # The last span of that day may end on the next.
         for _ in range(MOST_DAYS):
             for begin, end in () if day in self.holidays else self.hours.get(day.weekday(), ()):
                 # Compare moments: a day on which the clocks change is shorter or longer.

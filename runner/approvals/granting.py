@@ -183,12 +183,12 @@ def _check_graphs(engine: Engine, grant: Grant) -> None:
     for name in grant.graphs:
         if name not in graph_names:
             raise GrantRefused("graphs", f"there is no graph {name!r:.80}")
-        plans = [
-            plan
+        nodes = [
+            node
             for plan in engine.registry.everything()
             if outermost(plan.definition.id) == name
+            for node in plan.definition.nodes.values()
         ]
-        nodes = [node for plan in plans for node in plan.definition.nodes.values()]
         tools = {tool.tool_name for node in nodes for tool in tools_of(node.executor)}
         # Only the framework knows the tools of its agent.
         frameworks = any(
@@ -253,17 +253,15 @@ def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -
         if was:
             receipt = _receipt(grant, ReceiptStatus.SUPERSEDED, f"the grant was {was}")
             return None
-        people = question.requesters if question else ()
-        answerers_by_node = answerers(engine.store, rule, question) if question else {}
         count = counted(
             rule,
             grant,
             [*_voters(current), (voter, body["decision"])],
-            people,
-            answerers_by_node,
+            question.requesters if question else (),
+            answerers(engine.store, rule, question) if question else {},
         )
         receipt = _receipt(grant, count.word, count.detail, count.numbers)
-        if count.word not in {"counted", "accepted"}:
+        if not count.numbers:
             return None
         return replace(current, votes=[*current.votes, vote_record])
 

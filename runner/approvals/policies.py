@@ -204,7 +204,6 @@ def wants_no_more(rule_now: Rule, met: Rule) -> bool:
 
 
 def _covers(rule_now: Rule, met: Rule) -> bool:
-    order = ("none", "group", "anyone")
     now = rule_now.frozen()
     had = met.frozen()
     return (
@@ -217,7 +216,7 @@ def _covers(rule_now: Rule, met: Rule) -> bool:
         and _is_as_sure(rule_now, met)
         and set(met.decisions) <= set(rule_now.decisions)
         and rule_now.edit == met.edit
-        and order.index(met.delegate) <= order.index(rule_now.delegate)
+        and met.delegate >= rule_now.delegate  # as texts, "anyone" < "group" < "none"
         and (
             not met.escalate
             or (had["escalate"], met.calendar) == (now["escalate"], rule_now.calendar)

@@ -208,15 +208,14 @@ class Rule:
     def frozen(self) -> JSONObject:
         """Return the rule as JSON, as it is stored with the question and hashed."""
         return {
-            "eligible": [selector(entry) for entry in self.eligible],
+            "eligible": [*map(selector, self.eligible)],
             "weights": {selector(entry): weight for entry, weight in self.weights.items()},
             "stages": [stage.frozen() for stage in self.stages],
-            "exclude": [selector(entry) for entry in self.exclude],
+            "exclude": [*map(selector, self.exclude)],
             "auth": asdict(self.auth),
             "decisions": list(self.decisions),
             "escalate": [
-                [seconds, [selector(entry) for entry in selectors]]
-                for seconds, selectors in self.escalate
+                [seconds, [*map(selector, selectors)]] for seconds, selectors in self.escalate
             ],
             **{
                 name: getattr(self, name)
@@ -309,11 +308,7 @@ def _check(rule: Rule) -> None:
     if not rule.eligible:
         raise UsageError("a rule needs someone who is eligible.")
     titles.check(rule.title)
-    if (
-        not isinstance(rule.because, str)
-        or len(rule.because) > titles.LONGEST
-        or "\n" in rule.because
-    ):
+    if len(rule.because) > titles.LONGEST or "\n" in rule.because:
         raise UsageError(
             f"because of a rule must be one line of at most {titles.LONGEST} characters, not "
             f"{rule.because!r:.80}."
@@ -336,11 +331,18 @@ def _check(rule: Rule) -> None:
         ("edit", rule.edit, ("resets", "keeps")),
         ("delegate", rule.delegate, ("none", "group", "anyone")),
         ("agents", rule.agents, (True, False)),
+        ("level", rule.auth.level, (0, SERVICE, LOGIN, OWN_KEY)),
     ):
         if value not in choices:
             raise UsageError(f"{name} of a rule must be one of {choices}, not {value!r:.40}.")
     if _stored.get():
         return
+    uses = 1 if rule.grants is None else rule.grants.uses
+    texts = rule.because, rule.calendar, rule.auth.acr or (rule.auth.acr is None and "")
+    if [*map(type, (rule.auth.level, uses, *texts))] != [int, int, str, str, str] or not uses:
+        raise UsageError(
+            "level and uses of a rule are whole numbers, uses from 1; because, calendar and acr are texts."
+        )
     check_reach(rule)
     rule.frozen()
     if rule.grants:
@@ -384,7 +386,7 @@ def _check_selectors(rule: Rule) -> None:
             raise UsageError(
                 f"{name} of a rule must be a list of at most {MAX_SELECTORS} selectors."
             )
-        forms = [selector(entry) for entry in entries]
+        forms = [*map(selector, entries)]
         if name != "exclude" and any(
             form.startswith(("requester", "answered:")) for form in forms
         ):
@@ -424,10 +426,6 @@ def _check_numbers(rule: Rule) -> None:
         raise UsageError(
             f"undo of a rule must be from 0 to {MAX_UNDO} seconds and below use_within, not "
             f"{rule.undo!r:.40}."
-        )
-    if rule.auth.level not in range(4):
-        raise UsageError(
-            f"auth of a rule has a level from 0 to 3, not {rule.auth.level!r:.40}."
         )
 
 
@@ -734,9 +732,7 @@ def without(tally: Tally, vote: Vote) -> Tally:
     if vote.decision == "reject":
         return replace(tally, against=tally.against - vote.weight)
     weight_left = tally.effects.get(vote.effect, 0) - vote.weight
-    effects = {
-        effect: weight for effect, weight in tally.effects.items() if effect != vote.effect
-    }
+    effects = codec.without(tally.effects, vote.effect)
     return replace(
         tally, effects={**effects, vote.effect: weight_left} if weight_left > 0 else effects
     )
@@ -850,7 +846,7 @@ def check_reach(rule: Rule, facts: VoterFacts = BY_NAME) -> None:
                 "auth of a rule can't have an acr at level 3: a key of one's own signs without a login. Ask "
                 "for acr at level 2, or for level 3 without it."
             )
-        forms = {selector(entry) for entry in step.eligible}
+        forms = {*map(selector, step.eligible)}
         if rule.escalate or not all(
             form.startswith("user:") for form in forms.union(map(selector, step.weights))
         ):

@@ -155,9 +155,7 @@ class VisitJudge:
         Raises:
             UsageError: too few of them are left.
         """
-        requester = (
-            (self._store.requester(self._run_id) or {}) if excludes_requester(rule) else {}
-        )
+        requester = (excludes_requester(rule) and self._store.requester(self._run_id)) or {}
         people = *filter(None, [requester.get("principal")]), *requester.get("on_behalf_of", ())
         answered_by = answerers_of(self._store, rule, self._run_id, is_nested=self._nested)
         if people or answered_by:
@@ -283,13 +281,19 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
 
 
 def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
-    """Return, by node as a rule names it, who answered it: in the question's run or one around it."""
-    return answerers_of(
+    """Return, by node as a rule names it, who answered it: in the question's run or one around it.
+
+    For the node that asks, these are the people who answered its other questions.
+    """
+    people = answerers_of(
         store,
         rule,
         question.run_id,
         is_nested=PATH in (question.place or {}).get("graph", ""),
     )
+    if question.node_id in people:
+        people[question.node_id] -= {vote["by"] for vote in store.votes(question.id)}
+    return people
 
 
 def answerers_of(

@@ -503,6 +503,21 @@ def test_who_answered_another_node_does_not_decide():
     assert words == ["forbidden"] * 5 + ["accepted"]
 
 
+@pytest.mark.parametrize("how", ["edit", "withdraw_vote"])
+def test_whose_vote_no_longer_counts_votes_again(how):
+    """Also if the rule excludes the asking node: that is for its other questions."""
+    team = asking(Rule(["ana", "ben"], 2, exclude=["answered:a"]))
+    assert team.vote("ana") == "counted"
+    options = {}
+    if how == "edit":
+        options = {"response": {"order": "7", "amount": "6"}}
+        assert team.vote("ben", "edit", **options) == "counted"
+    else:
+        team.client.withdraw_vote(team.question, by="ana")
+        assert team.vote("ben") == "counted"
+    assert team.vote("ana", **options) == "accepted"
+
+
 SINCE = Rule(["ana", "ben", "cid"], 2, veto=2, exclude=["answered:look"], delegate="anyone")
 
 
