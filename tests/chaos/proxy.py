@@ -22,13 +22,14 @@ class Proxy:
     - `stall()`: nothing that is sent arrives, and nobody is told; connections opened now never recover.
     - `delay(seconds)`: every chunk comes so much later, both ways.
     - `dribble()`: every byte travels alone.
+    - `to`: the server's port; a new one holds for new connections, like a name that leads elsewhere.
     - `cut_replies_to(text, times)`: requests that hold this text arrive; their replies do not. The same
       request again has its reply, unless `repeats` counts as well. `cut` has the requests of which the
       replies were cut off.
     """
 
     def __init__(self, port: int) -> None:
-        self._to, self._loop = port, asyncio.new_event_loop()
+        self.to, self._loop = port, asyncio.new_event_loop()
         self._open: set[_Wire] = set()
         self.mode, self.seconds = "pass", 0.0
         self._text, self._times, self._repeats, self._seen = b"", 0, False, set()
@@ -90,7 +91,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            back, forth = await asyncio.open_connection("127.0.0.1", self._to)
+            back, forth = await asyncio.open_connection("127.0.0.1", self.to)
         except OSError:
             _reset(writer)
             return

@@ -130,6 +130,24 @@ def test_a_program_on_a_dead_wire_is_told_so(proxy, store):
     assert send("") == "00walk"
 
 
+def test_a_demoted_server_is_left_for_the_one_that_its_name_leads_to(
+    proxy, store, server, tmp_path
+):
+    """A failover that only moves the name cuts no connection: the refusal of the old primary does."""
+    promoted = Server(tmp_path).start()
+    _, _, send = next(iter(Walk(store, "00walk")))
+    assert store.peek("00walk") is None
+    proxy.to = promoted.port
+    server.client.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(StoreError, match=r"Nothing was written.*RUNNER_REDIS_URL names it"):
+            send("")
+        send("")  # the old primary would refuse it again
+    finally:
+        server.client.replicaof("NO", "ONE")
+        promoted.end()
+
+
 @pytest.fixture(scope="module")
 def wired(server, tmp_path_factory):
     """Two workers, each alone on a database and a wire: the second one never checks its connection."""

@@ -56,12 +56,18 @@ def no_replica(server) -> None:
     server.client.config_set("min-replicas-to-write", "1")
 
 
+def demoted(server) -> None:
+    """Make it the replica of a server that is away, as after a failover."""
+    server.client.replicaof("127.0.0.1", "1")
+
+
 def read_only(server) -> None:
     server.client.execute_command("ACL", "SETUSER", "default", "-@write", "+@scripting")
 
 
 def room(server) -> None:
     server.client.config_set("maxmemory", "0")
+    server.client.replicaof("NO", "ONE")
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
 
 
@@ -178,8 +184,9 @@ OWN_APP = {"app": "tests.celery.other_teams_app:app", "options": ["--task-events
         pytest.param(no_memory, {}, marks=pytest.mark.sample),
         (no_disk, {}),
         (no_disk, OWN_APP),
+        (demoted, {}),
     ],
-    ids=["memory", "disk", "disk of an own app"],
+    ids=["memory", "disk", "disk of an own app", "demoted"],
 )
 def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full, worker):
     """Starts are refused; a node that runs keeps its result until the store takes it; then all goes on."""

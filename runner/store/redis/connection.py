@@ -178,7 +178,7 @@ PASSING = {
     + "room. Give the server more memory, or delete ended runs sooner (RUNNER_RETENTION).",
     "MISCONF": _AGAIN + "room. See the server's log: most often its disk is full.",
     "NOREPLICAS": _AGAIN + "a replica. Start it, or lower min-replicas-to-write.",
-    "READONLY": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
+    "replica": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
 }
 """Advice for temporary refusals, by a word of the server's message."""
 
@@ -365,8 +365,7 @@ class RedisConnection:
             self._checked()
         held = self._own.__dict__
         if held.get("pid") != os.getpid():
-            held["connections"] = {}
-            held["pid"] = os.getpid()
+            held.update(connections={}, pid=os.getpid())
         servers = self._servers
         address = None
         if servers is not None:
@@ -383,8 +382,8 @@ class RedisConnection:
     def _on_connect(self, connection: Any) -> None:
         """Note a new connection, and let the kernel limit its waits, if it can.
 
-        If Python limits the time itself, it waits and reads in two system calls, and hands the interpreter
-        lock to another thread in both: a node then costs four more system calls and as many hand-overs.
+        If Python limits the time itself, it waits and reads in two system calls and hands over the
+        interpreter lock in both: a node then costs four more system calls and as many hand-overs.
         """
         self.connect_mark = object()
         opened = connection._sock  # noqa: SLF001 - no public way
@@ -424,8 +423,9 @@ class RedisConnection:
                 "nothing will be before user and password in RUNNER_REDIS_URL are right."
             ) from error
         if isinstance(error, redis.ResponseError):
-            if isinstance(error, MOVED):
+            if isinstance(error, (MOVED, redis.ReadOnlyError)):
                 self._forget_servers()
+                self.release()  # the server's name may lead to another one by now
             raise self._refusal(error) from error
         self._forget_servers()
         raise StoreError(
@@ -436,19 +436,17 @@ class RedisConnection:
 
     def _refusal(self, error: redis.ResponseError) -> StoreError:
         """Make the error for a refused command, with `passing` set if the server will take it later."""
-        text = str(error)
-        fix = next((fix for word, fix in PASSING.items() if word in text), "")
-        fix = ELSEWHERE if isinstance(error, MOVED) else fix
-        refused = StoreError(f"The store at {self.place} refused a command: {text}{fix}")
+        fixes = (fix for word, fix in PASSING.items() if word in str(error))
+        fix = ELSEWHERE if isinstance(error, MOVED) else next(fixes, "")
+        refused = StoreError(f"The store at {self.place} refused a command: {error}{fix}")
         refused.passing = bool(fix)
         return refused
 
     def release(self) -> None:
         """Close this thread's connections, and unused ones; the next command connects again."""
-        connections = self._own.__dict__.pop("connections", {})
-        self._own.__dict__.clear()
-        for connection in connections.values():
+        for connection in self._own.__dict__.pop("connections", {}).values():
             connection.disconnect()
+        self._own.__dict__.clear()
         for client in [self._client] if self._servers is None else self._servers.clients():
             client.connection_pool.disconnect(inuse_connections=False)
 
