@@ -512,12 +512,12 @@ class RedisStore:
         return self._snapshot(run_id, contents, lazy=lazy)
 
     def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
-        """Read a run that rests. A wait consists of short blocking reads, each with the run behind it."""
+        """Read a run that isn't executing; a wait consists of short blocking reads."""
         deadline = time.monotonic() + wait
         found = b""
         while True:
             left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
-            # By its text: a server that has forgotten the script would refuse it only after the wait.
+            # Sent as text: a server that has forgotten the script would refuse its hash only after the wait.
             text = script("rested").text
             ms = round(left * 1000)
             commands: list[Sequence[Argument]]
