@@ -308,7 +308,7 @@ class Done:
 
     standing: Standing
     data: JSONMapping = field(default_factory=dict)
-    voter_record: JSONMapping | None = None
+    record: JSONMapping | None = None
     loan: JSONMapping | None = None
     gone: int = 0
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
@@ -360,9 +360,7 @@ class ApplyOperation(Request[Reply]):
             run.assign(name, rules.plain_name(to))
             run.put_voter(name, to, {**delegate_record, "lent": outcome.loan})
         voter_record = ballots.with_signature(
-            operation,
-            voter_record if outcome.voter_record is None else outcome.voter_record,
-            now,
+            operation, voter_record if outcome.record is None else outcome.record, now
         )
         run.put_voter(
             name,

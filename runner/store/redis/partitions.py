@@ -537,7 +537,7 @@ class PartitionedStore:
     def sweep(self, limit: int = 100) -> Reply:
         """Sweep every partition; an unreachable partition doesn't block the others.
 
-        If its server hangs and isn't the first, it is skipped for twice the time that this took.
+        Unless it is the first, one whose server hangs is skipped for twice the time that this took.
         """
         count = 0
         doorbells = list[Doorbell]()
@@ -570,7 +570,7 @@ class PartitionedStore:
     # Reading
 
     read = _where_it_is(RedisStore.read)
-    rested = _where_it_is(RedisStore.rested)
+    read_unless_executing = _where_it_is(RedisStore.read_unless_executing)
     peek = _where_it_is(RedisStore.peek)
     fetch = _where_it_is(RedisStore.fetch)
     documents = _where_it_is(RedisStore.documents)
