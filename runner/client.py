@@ -118,7 +118,7 @@ class Run:
     def _settled(self, wait: float) -> GraphResult | None:
         """Return the result if nothing executes and no decision is pending, after at most `wait` seconds."""
         store = self._engine.store
-        snapshot = store.rested(self.id, max(wait, 0))
+        snapshot = store.read_unless_executing(self.id, max(wait, 0))
         if snapshot is None:
             return None
         result = graph_result(store, snapshot)

@@ -583,7 +583,7 @@ class ToolExecution:
             await self.effects.post(ApprovalUsed(self.id, self._begun))
 
     def _check_ungated(self) -> None:
-        """Refuse a call that people were asked about if its tool is now one without approval."""
+        """Refuse a call that people were asked about if its tool no longer needs approval."""
         for question in self.earlier(0):
             if question.rule is not None:
                 raise ApprovalMismatch(

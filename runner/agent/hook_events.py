@@ -182,7 +182,7 @@ class HookEvents:
     # -- event to changes -------------------------------------------------------------------------
 
     def without_callbacks(self, command: FireHook, state: AgentState) -> HookFired:
-        """Return the outcome of an event without callbacks: all defaults, and a call's own tool."""
+        """Return the outcome of an event without callbacks: all defaults, and the call's own tool."""
         if command.event != "before_tool_call":
             return HookFired(command.event, command.key)
         name = _call(state, command).use.get("name")

@@ -98,9 +98,9 @@ def absence_body(
 def standing_in(
     absences: Iterable[Absence], question: Interrupt, stage: int, now: int
 ) -> list[Absence]:
-    """List the absences that lend a vote on a question now (ms), as far as is known before the vote.
+    """List the absences that lend a vote on a question now (ms), as far as known before the vote.
 
-    Without a rule it is the answer of an assignee that is lent.
+    Without a rule it lends an assignee's answer.
     """
     absences = [absence for absence in absences if absence.since <= now <= absence.until]
     if question.rule is None:

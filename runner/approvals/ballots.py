@@ -76,7 +76,7 @@ class Use:
     grant: str = ""
 
     def allowed(self, earlier_use: JSONMapping | None) -> bool:
-        """Return whether the decision may be used so: for the first time, or once more in the same try."""
+        """Return whether the decision may be used: for the first time, or again in the same try."""
         return earlier_use is None or (
             earlier_use["effect"] == self.effect
             and (
@@ -111,10 +111,10 @@ class Operation(Submission):
 @codec.strict
 @immutable
 class PendingDecision:
-    """A decision from which nothing follows before a time (`until`, ms): till then `by` may take it back.
+    """A decision that takes effect at `until` (ms); before that, `by` may take it back.
 
     Then `answer`, `nonce` and the time of the vote (`at`, ms) are written as the question's answer. `tally`,
-    `lent`, `spent` and `edited_at` come from the standing before that vote, `voter` is its voter's part then.
+    `lent`, `spent` and `edited_at` come from the standing before that vote, `voter` the voter's record then.
     """
 
     by: str
@@ -160,10 +160,10 @@ class Standing:
         return {to: by for to, by in self.lent.items() if now <= self.ends.get(by, now)}
 
 
-def is_decided(
+def refuse_decided(
     operation: Submission, question: Interrupt, standing: Standing, now: int
 ) -> Receipt | None:
-    """Refuse votes and operations after a pending decision, but comments, and its voter who takes it back."""
+    """Refuse all operations while a decision is pending, except comments, and its voter withdrawing it."""
     pending = standing.pending
     if pending is None or not question.is_open:
         return None
@@ -324,7 +324,7 @@ def mistimed(issued: int, question: Interrupt, began: int, edited_at: int) -> st
     return "it was signed before the edit that voided it" if issued < edited_at else ""
 
 
-def untimely(
+def refuse_untimely(
     operation: Submission, question: Interrupt, standing: Standing, now: int
 ) -> Receipt | None:
     """Refuse a signature whose time disagrees with the store's (ms): a worker would reject the vote."""
@@ -343,7 +343,7 @@ def untimely(
     return receipt(operation, ReceiptStatus.FORBIDDEN, f"{detail}: {advice}")
 
 
-def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
+def refuse_misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
     """Refuse a vote that differs from its signed message."""
     body: JSONMapping = ballot.body
     if not proof_of(ballot):
@@ -370,7 +370,7 @@ def response_of(body: JSONMapping) -> Any:
     return True if body.get("decision") == "approve" and response is None else response
 
 
-def spent(operation: Submission, voter_record: JSONMapping, now: int) -> Receipt | None:
+def refuse_reused(operation: Submission, voter_record: JSONMapping, now: int) -> Receipt | None:
     """Refuse a signature that has counted before, whatever came after it; None for a new one."""
     ends_by_jti = signatures(voter_record, now)
     if jti_of(operation) in ends_by_jti:
@@ -383,8 +383,8 @@ def spent(operation: Submission, voter_record: JSONMapping, now: int) -> Receipt
     return None
 
 
-def copied(operation: Submission, last: int) -> Receipt | None:
-    """Refuse a passkey whose counter has not grown since it last signed; one without a counter is taken.
+def refuse_copied(operation: Submission, last: int) -> Receipt | None:
+    """Refuse a passkey whose counter has not grown since it last signed; one without a counter is accepted.
 
     Step 21 of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion.
     """
@@ -398,8 +398,8 @@ def copied(operation: Submission, last: int) -> Receipt | None:
     return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
 
 
-def signed_in(operation: Submission, voter_record: JSONMapping, now: int) -> JSONObject:
-    """Return a person's part with the signature of this operation added."""
+def with_signature(operation: Submission, voter_record: JSONMapping, now: int) -> JSONObject:
+    """Return a voter's record with the signature of this operation added."""
     ends_by_jti = signatures(voter_record, now)
     jti = jti_of(operation)
     if isinstance(jti, str):
@@ -415,16 +415,16 @@ def marks(operation: Operation, nonce: str) -> list[JSON]:
     return [nonce, operation.idempotency_key, jti_of(operation)]
 
 
-def part_of(
+def counted_record(
     ballot: Ballot,
     voter_record: JSONMapping,
     vote: JSONMapping,
     vote_receipt: Receipt,
     nonce: str,
 ) -> JSONObject:
-    """Return the stored part of a voter: which vote is theirs, and its receipt for a repeat."""
+    """Return a voter's record: which vote is theirs, and its receipt for a repeat."""
     return {
-        **signed_in(ballot, voter_record, vote["at"]),
+        **with_signature(ballot, voter_record, vote["at"]),
         "n": vote["n"],
         # A vote without weight doesn't use up its voter's one vote.
         "round": vote["round"] if vote["weight"] else None,
@@ -442,14 +442,14 @@ def part_of(
     }
 
 
-def voted(
+def vote_data(
     ballot: Ballot,
     vote: JSONMapping,
     vote_receipt: Receipt,
     voter_record: JSONMapping,
     response: JSON,
 ) -> JSONObject:
-    """Return the data of a vote's event; `voter_record` is the voter's part before it.
+    """Return the data of a vote's event; `voter_record` is from before it.
 
     `response` is the content of an edit or an answer, if short.
     """

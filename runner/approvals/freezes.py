@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 ALL = "all"
 
 LOOK_EVERY = 5.0
-"""Seconds between two looks of a working process; a freeze may take this long to hold everywhere."""
+"""Seconds between two reads by a working process; a freeze may take this long to hold everywhere."""
 
 WAIT_MS = 15_000
-"""Milliseconds for which a node that met a frozen tool waits before it looks again."""
+"""Milliseconds for which a node that met a frozen tool waits before it checks again."""
 
 
 @immutable
@@ -62,7 +62,7 @@ def scope_named(kind: str, name: str) -> str:
 def frozen(
     freezes: Mapping[str, Freeze], graph: str = "", tool: str = "", names: Iterable[str] = ()
 ) -> Freeze | None:
-    """Return the freeze that stops a node of a graph, or a call of a tool in one; None if there is none.
+    """Return the freeze that stops a node of a graph, or a call of a tool in one; None without one.
 
     A graph's freeze also holds for the graphs inside it. `graph` may be the path of a nested graph:
     any part of it counts. `names` are further names of the graphs on it: see `Registry.names_on`.

@@ -1,4 +1,4 @@
-"""Grants: decisions on calls to come, bounded by arguments, uses, sums, time and requesters.
+"""Grants: decisions on future calls, bounded by arguments, uses, sums, time and requesters.
 
 A rule allows them by `grants=Grants(...)`, which has their widest bounds. People sign a grant like
 a vote, as many as its rule needs. The worker judges it when a call begins, by the rule in the code
@@ -165,7 +165,7 @@ def fits(bounds: JSONMapping, args: object) -> bool:
 
 
 def _fits(bound: JSONMapping, value: object) -> bool:
-    """Return whether a value fits; unlike in JSON Schema, a keyword for another type refuses it."""
+    """Return whether a value fits; unlike in JSON Schema, a keyword for another type refuses the value."""
     number = number_of(value)
     if INSIDE.keys() & bound and (number is None or not _is_inside(bound, number)):
         return False
@@ -468,7 +468,7 @@ def judge(
 def is_over(record: GrantRecord, keys: VerificationKeys, now: int) -> bool:
     """Return whether a grant's time is over (`now` in ms), or a key that signed it was revoked.
 
-    A grant is for calls to come: from its revocation on, a key grants nothing.
+    A grant is for future calls: from its revocation on, a key grants nothing.
     """
     signed_by = {vote["body"].get("proof", {}).get("kid") for vote in record.votes}
     return now > record.grant.until or any(

@@ -138,7 +138,7 @@ class Auth:
 
 @immutable
 class Grants:
-    """The widest bounds of the grants that a rule allows: decisions on calls to come.
+    """The widest bounds of the grants that a rule allows: decisions on future calls.
 
     `bounds` is a JSON Schema that the arguments of each call must fit, as in
     `{"properties": {"amount": {"maximum": 50}}}`; `uses` is the maximum number of calls by one
@@ -170,7 +170,7 @@ class Rule:
     an hour, whoever gave the last vote may take it back. `title` describes the effect in one
     sentence, with the names of arguments in braces: "Refund {amount} to {customer}". `because` says
     why this call needs people, as in "the amount is above 500"; `policy`, which is filled in, names
-    the function that returned the rule. `grants` allows decisions on calls to come.
+    the function that returned the rule. `grants` allows decisions on future calls.
     """
 
     eligible: Sequence[str] = ("anyone",)

@@ -111,7 +111,7 @@ class VisitJudge:
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Return whether it is too late to use a decision; a rejection is never used.
 
-        At level 0 a used decision is never too late. Above, it gets only a retry's time more:
+        At level 0 a used decision is never too late. Above, it gets only the time of a retry more:
         anyone who writes to the store can mark it as used.
         """
         if decision.decision == "reject" or (decision.used is not None and level_of(rule) == 0):
@@ -233,7 +233,7 @@ class VisitJudge:
         if excludes_requester(rule):
             requester = self._store.requester(answer.run_id)
             root = self._root(answer.run_id)
-        # This node's answerers include the voters on this very question: doors see to the others.
+        # This node's answerers include this question's own voters; doors check the others.
         answered = codec.without(answerers(self._store, rule, answer), answer.node_id)
         return Evidence(
             self._votes.get(answer.id) or self._store.votes(answer.id),

@@ -109,7 +109,7 @@ def apply_vote(
         plain_issuer=engine.plain_issuer,
         began=began_at(engine.store, question),
     )
-    if (refusal := ballots.misstated(ballot, question)) is not None:
+    if (refusal := ballots.refuse_misstated(ballot, question)) is not None:
         return refusal
     if kind in rule.decisions and rule.delegate != "none":
         ballot = _stand_in(engine, question, rule, ballot)

@@ -1,6 +1,6 @@
 """Votes on a question with a rule, and the other operations: delegate, claim, release, comment, withdraw.
 
-Each reads the question, the standing of its votes and the one person's part, so its cost doesn't
+Each reads the question, the standing of its votes and one person's record, so its cost doesn't
 grow with the number of voters.
 """
 
@@ -97,7 +97,7 @@ class CastVote(Request[Reply]):
         # order, and without it the rounds and stages of later votes would differ.
         run.put_vote(name, number, vote_record)
         run.put_voter(
-            name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce)
+            name, key, ballots.counted_record(ballot, voter_record, vote_record, receipt, nonce)
         )
         if (jti := ballots.jti_of(ballot)) is not None:
             run.put_voter(name, f"{JTI}{jti}", {"by": key})
@@ -105,7 +105,7 @@ class CastVote(Request[Reply]):
         lent = dict(standing.lent)
         if vote_counted.weight and selector == rules.DELEGATED:
             spent[lent[key]] = count.tally.round
-        elif vote_counted.weight:  # they have no vote left for another
+        elif vote_counted.weight:  # they have no vote left for another person
             lent.pop(key, None)
         edited_at = standing.edited_at
         if count.tally.round > standing.tally.round:
@@ -144,7 +144,7 @@ class CastVote(Request[Reply]):
             run,
             EventKind.INTERRUPT_VOTED,
             name,
-            ballots.voted(
+            ballots.vote_data(
                 ballot, vote_record, receipt, voter_record, short_value(ballot.response)
             ),
         )
@@ -156,7 +156,7 @@ class CastVote(Request[Reply]):
 def _state(
     transaction: UnitOfWork[RunT], submission: Ballot | Operation, nonce: str
 ) -> tuple[RunT, Interrupt, Standing, JSONMapping] | Reply:
-    """Return the run, the question, the standing and the person's part, or a reply that refuses them."""
+    """Return the run, question, standing and the person's record, or a reply that refuses them."""
     name = submission.interrupt_id
     now = transaction.clock()
     is_vote = isinstance(submission, Ballot)
@@ -175,10 +175,10 @@ def _state(
             if isinstance(submission, Ballot)
             else repeated_operation(submission, voter_record, nonce)
         )
-        or ballots.is_decided(submission, question, standing, now)
+        or ballots.refuse_decided(submission, question, standing, now)
         or too_late(submission, question, now)
-        or ballots.untimely(submission, question, standing, now)
-        or ballots.spent(submission, voter_record, now)
+        or ballots.refuse_untimely(submission, question, standing, now)
+        or ballots.refuse_reused(submission, voter_record, now)
         or (_taken(run, submission) if is_vote else None)
     )
     if earlier is not None:
@@ -239,7 +239,7 @@ def _copied(transaction: UnitOfWork[RunT], operation: Submission) -> Receipt | N
     if operation.voter.counter is None:
         return None
     passkey, count = operation.voter.counter
-    refusal = ballots.copied(operation, transaction.signature_count(passkey))
+    refusal = ballots.refuse_copied(operation, transaction.signature_count(passkey))
     if refusal is None:
         transaction.put_signature_count(passkey, count)
     return refusal
@@ -273,8 +273,8 @@ class Case:
     facts: VoterFacts
     operation: Operation
     standing: Standing
-    part: JSONMapping
-    part_of_delegate: JSONMapping
+    voter_record: JSONMapping
+    delegate_record: JSONMapping
     now: int
 
     @property
@@ -308,7 +308,7 @@ class Done:
 
     standing: Standing
     data: JSONMapping = field(default_factory=dict)
-    part: JSONMapping | None = None
+    record: JSONMapping | None = None
     loan: JSONMapping | None = None
     gone: int = 0
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
@@ -339,7 +339,7 @@ class ApplyOperation(Request[Reply]):
         run, question, standing, voter_record = state
         facts = ballots.facts(question, operation, standing, voter_record, now)
         to = operation.to and operation.to.principal.key
-        part_of_delegate = run.voter(name, to) if to else {}
+        delegate_record = run.voter(name, to) if to else {}
         apply, event = _OPERATIONS[operation.kind]
         outcome = apply(
             Case(
@@ -348,7 +348,7 @@ class ApplyOperation(Request[Reply]):
                 operation,
                 standing,
                 voter_record,
-                part_of_delegate,
+                delegate_record,
                 now,
             )
         )
@@ -358,9 +358,9 @@ class ApplyOperation(Request[Reply]):
             run.put_vote(name, outcome.gone, None)
         if outcome.loan is not None and to:
             run.assign(name, rules.plain_name(to))
-            run.put_voter(name, to, {**part_of_delegate, "lent": outcome.loan})
-        voter_record = ballots.signed_in(
-            operation, voter_record if outcome.part is None else outcome.part, now
+            run.put_voter(name, to, {**delegate_record, "lent": outcome.loan})
+        voter_record = ballots.with_signature(
+            operation, voter_record if outcome.record is None else outcome.record, now
         )
         run.put_voter(
             name,
@@ -424,7 +424,7 @@ def _delegate(case: Case) -> Done | Receipt:
         return refusal
     if to is None or rule.delegate == "none" or case.key in lent:
         return case.refusal("a vote on this question can't be delegated")
-    if case.part.get("round") == case.standing.tally.round:
+    if case.voter_record.get("round") == case.standing.tally.round:
         return case.refusal("you have voted", ReceiptStatus.DUPLICATE)
     if case.standing.spent.get(case.key) == case.standing.tally.round:
         return case.refusal("another has voted in your place", ReceiptStatus.DUPLICATE)
@@ -432,7 +432,7 @@ def _delegate(case: Case) -> Done | Receipt:
     ends = {by: end for by, end in case.standing.ends.items() if by in lent.values()}
     if to.principal.key == case.key:
         return Done(replace(case.standing, lent=lent, ends=ends), {"to": case.key})
-    if case.part_of_delegate.get("round") == case.standing.tally.round:
+    if case.delegate_record.get("round") == case.standing.tally.round:
         return case.refusal(
             "they have voted, so your vote would be lost: name another", ReceiptStatus.DUPLICATE
         )
@@ -456,7 +456,7 @@ def _delegate(case: Case) -> Done | Receipt:
 
 def _withdraw(case: Case) -> Done | Receipt:
     """Take back a vote of the open stage; an edit that voided other votes can't be taken back."""
-    voter_record = dict(case.part)
+    voter_record = dict(case.voter_record)
     tally = case.standing.tally
     # Voters may take their vote back even if they no longer stand in for somebody.
     is_now = (voter_record.get("round"), voter_record.get("stage")) == (
@@ -517,7 +517,7 @@ def _withdraw(case: Case) -> Done | Receipt:
 
 
 VOTE_FIELDS = ("n", "round", "stage", "decision", "effect", "weight")
-"""Fields of a voter's part that describe the vote that counts."""
+"""Fields of a voter's record that describe the vote that counts."""
 
 _OPERATIONS: Mapping[str, tuple[Callable[[Case], Done | Receipt], EventKind]] = {
     "withdraw_vote": (_withdraw, EventKind.INTERRUPT_VOTED),

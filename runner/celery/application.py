@@ -37,7 +37,7 @@ from runner.celery.kombu_fixes import (
     use_safe_channel,
 )
 from runner.celery.logs import format_logs
-from runner.celery.monitors import HeardDispatcher
+from runner.celery.monitors import MonitoredDispatcher
 from runner.celery.queues import add_queues, priorities_of
 from runner.celery.startup import Startup
 from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
@@ -125,7 +125,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
             use_safe_channel(app, priorities_of(app, registry))
             # Elsewhere no reply counts all who listen: not RabbitMQ's, nor that of a cluster's server.
             if settings.events is None and scheme(conf.broker_url) != "rediscluster":
-                app.events.dispatcher_cls = HeardDispatcher
+                app.events.dispatcher_cls = MonitoredDispatcher
         if is_sqs(conf.broker_url):
             from runner.celery.sqs import check_queues  # noqa: PLC0415 - an extra has its packages
 

@@ -103,7 +103,7 @@ def _in_task(task: Any, request: Any, function: Callable[..., Any], *arguments: 
 
 
 class TaskPool(thread.TaskPool):
-    """Runs nodes in greenlets and all else on threads."""
+    """Runs nodes in greenlets and everything else on threads."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         # Celery imports this module before the app, whose modules may patch the worker's.

@@ -111,7 +111,7 @@ class CeleryTask:
         )
 
     def _run_here(self, visit: Visit) -> Outcome:
-        """Run the task in this process, as Celery does in tests of its own."""
+        """Run the task in this process, as Celery does in its own tests."""
         args, kwargs = self._arguments(visit)
         eager = self._task.apply(args, kwargs)
         if eager.failed():

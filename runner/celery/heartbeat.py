@@ -55,7 +55,7 @@ A worker that the store no longer lists checks at its next heartbeat.
 """
 
 TOUCHED_EVERY = 5.0
-"""Seconds between touches of the file that probes look at."""
+"""Seconds between touches of the file that probes check."""
 
 JUMPED = (
     ("back", "Work that was due before comes that much later. New work goes on."),
@@ -135,14 +135,14 @@ class Heartbeat(WorkerThread):
         signals.worker_shutdown.connect(self._end, sender=worker)
 
     def stop(self, worker: Any) -> None:
-        """Begin to end, without waiting: the pool stops after this step, and takes as long as its nodes."""
+        """Begin to stop, without waiting: the pool stops after this step, and takes as long as its nodes."""
         self.stopping.set()
         end_starting_children(worker.pool)
 
     terminate = stop
 
     def run_once(self) -> None:
-        """Write the heartbeat when due, and rest."""
+        """Write the heartbeat when due, and pause."""
         # This comes before any call to the store: Kubernetes must not restart workers when Redis
         # restarts.
         self._alive_file.touch()
@@ -158,7 +158,7 @@ class Heartbeat(WorkerThread):
         self.stopping.wait(CHECK_EVERY)
 
     def release(self) -> None:
-        """Remove the worker from the list once its pool has stopped: it did not die."""
+        """Remove the worker from the list once its pool has stopped; it did not die."""
         while not self._pool_ended.wait(CHECK_EVERY):
             self._alive_file.touch()
             try:

@@ -56,7 +56,7 @@ CLAIMED = "runner_claimed"
 """The header of a node that continues inline: the nonce and fence of its claim."""
 
 KNOWN = {*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"}
-"""The headers that Celery knows. It looks for others in each task, slowly, unless they are given."""
+"""Celery's headers: it looks for missing ones in each task, slowly."""
 
 MARK = "runner.next"
 """The beginning of a task's value that names the next visit on its slot."""
@@ -65,17 +65,17 @@ BEGUN = 77
 """The kind of a child's message that it has begun its next task; billiard and Celery use small numbers."""
 
 SHARE_OF_LIMIT = 0.5
-"""The share of a time limit after which a child begins no task: a late signal would hit the next one."""
+"""The share of a time limit after which a child begins no task: a late signal would hit that one."""
 
 PERMISSION_LASTS = 1.0
-"""Seconds that one pass of the worker's event loop permits: children of a blocked worker begin no more."""
+"""Seconds for which a pass of the worker's event loop permits it: a blocked worker's children begin none."""
 
 INLINE_POOLS = {
     "celery.concurrency.solo",
     "celery.concurrency.thread",
     "runner.celery.async_pool",
 }
-"""Modules of pools whose slots run the next node themselves; a pool of a user's gets every node."""
+"""Modules of pools whose slots run the next node themselves; a user's own pool gets every node."""
 
 SOFT_CHECK = 0.1
 """Seconds between two checks whether tasks still run at a soft shutdown."""

@@ -69,7 +69,7 @@ class Keeper:
         self._stopping = threading.Event()
 
     def run(self) -> int:
-        """Work until SIGTERM or SIGINT, and return the exit code."""
+        """Run until SIGTERM or SIGINT, and return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads no queues

@@ -58,7 +58,7 @@ def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
 # dead letters and reads on.
 
 READ = 2.0
-"""Seconds of one blocking read of the queues, which may delay a worker's end as long; kombu's is 1."""
+"""Seconds of one blocking read of the queues, which may delay a worker's end by as much; kombu's is 1."""
 
 NAME_ALL_EVERY = 1.0
 """Seconds within which even a busy worker reads all lists of its queues."""
@@ -415,7 +415,7 @@ class PrivateRequest(Request):
 #
 # A child of a prefork pool sees the limits in its message or in its task's configuration. Only the
 # main process knows the limits of the command `worker --time-limit` or of `celery control
-# time_limit`, so a child could not tell that it is killed for its node's sake. Those limits are
+# time_limit`, so a child could not tell that it is killed because of its node. Those limits are
 # sent along with the message.
 
 

@@ -33,7 +33,7 @@ NO_EVENTS = dumps(
 """A message without events, which a monitor ignores."""
 
 
-class HeardDispatcher(EventDispatcher):
+class MonitoredDispatcher(EventDispatcher):
     """Publishes events of workers as Celery does, and those of tasks while a monitor listens."""
 
     def __init__(self, *args: Any, on_send_buffered: Any = None, **options: Any) -> None:

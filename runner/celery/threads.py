@@ -136,8 +136,8 @@ SAMPLE_EVERY = 60.0
 class Sweeper(WorkerThread):
     """Sweeps every RUNNER_SWEEP_INTERVAL seconds, and again at once while timers are due.
 
-    It also seals the audit, samples the metrics, and begins the threads of webhooks that a sweep finds.
-    A worker that asks directly after another's sweep does not sweep. Programs that can't ring the
+    It also seals the audit, samples the metrics, and starts the threads of webhooks that a sweep finds.
+    A worker that asks right after another's sweep doesn't sweep. Programs that can't ring the
     queue (because the broker is not the store) request a sweep.
     """
 

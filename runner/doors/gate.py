@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from runner.doors.gate_ends import End, at_url, process, standard_streams
+from runner.doors.gate_transports import Transport, at_url, process, standard_streams
 from runner.doors.gated_call import Calls, read_policy, refused
 from runner.errors import RunnerError, StoreError, UsageError
 from runner.integrations.framework import strict
@@ -45,7 +45,7 @@ VERSION = f"{MCP}protocolVersion"
 CAPABILITIES = f"{MCP}clientCapabilities"
 
 SHORTEST, LONGEST = 0.1, 2.0
-"""Seconds between two looks at a call that waits."""
+"""Seconds between two checks of a call that waits."""
 
 TASK_POLL = 2000
 """Milliseconds after which a client should ask for a task again."""
@@ -77,8 +77,8 @@ class McpGate:
         self._calls = Calls(read_policy(options["policy"]), place, self)
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS))
-        self._client: End
-        self._server: End
+        self._client: Transport
+        self._server: Transport
         self._has_server = True
         self._headers: dict[str, str] = {}
         self._meta: JSONObject = {}
@@ -88,7 +88,7 @@ class McpGate:
         self._waits: dict[RequestId, asyncio.Task[None]] = {}
         self._driven: dict[str, asyncio.Task[JSONObject]] = {}
 
-    async def run(self, client: End, server: End) -> None:
+    async def run(self, client: Transport, server: Transport) -> None:
         """Relay between a client and a server until the client leaves."""
         self._client, self._server = client, server
         answers = asyncio.create_task(self._read_server())
@@ -354,7 +354,7 @@ class McpGate:
         await self._lost(CONNECTION_CLOSED, "The server has ended.", for_good=True)
 
     async def _lost(self, code: int, text: str, *, for_good: bool = False) -> None:
-        """Fail the requests that are under way: nothing says which of them the answer was for."""
+        """Fail all pending requests: nothing says which one the answer was for."""
         self._has_server &= not for_good
         for answer in self._own.values():
             if not answer.done():

@@ -19,7 +19,7 @@ from runner.records import codec
 from runner.records.codec import JSON, JSONMapping, JSONObject
 
 POLL = 0.25
-"""Seconds between two looks at a call that waits."""
+"""Seconds between two checks of a call that waits."""
 
 
 class HookCall:
@@ -48,7 +48,7 @@ class HookCall:
         self.is_taken = False
 
     def tool(self, name: str) -> tuple[JSON, bool]:
-        """Return no schema, because the agent tells none."""
+        """Return no schema: the agent gives none."""
         del name
         return None, False
 

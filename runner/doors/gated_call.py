@@ -62,10 +62,10 @@ from runner.store.shared import Shared, open_store
 NODE = "call"
 
 REMEMBERED = 3600.0
-"""Seconds after its end in which the same call gets an outcome that no client has got yet."""
+"""Seconds after its end in which the same call gets an outcome that no client has received."""
 
 TOLD: JSONObject = {"fraction": 1.0, "note": "the client has got the outcome"}
-"""The data of the event of a run whose outcome was told."""
+"""The data of the event of a run whose outcome a client has."""
 
 
 class CallMaker(Protocol):
@@ -171,7 +171,7 @@ class GateNode:
 
 
 class Calls:
-    """The calls of one process; a policy sees it as their `CallSource` before they have a run."""
+    """The calls of one process; policies get it as the `CallSource` of calls without a run."""
 
     graph_id = GATE
 
@@ -244,7 +244,7 @@ class Calls:
         )
 
     def tell(self, run_id: str) -> None:
-        """Record that the client has got the outcome of a call: no process tells it again."""
+        """Record that the client has the outcome of a call: no process sends it again."""
         self.client.engine.store.do(EmitEvent(run_id, "progress", NODE, 1, TOLD))
         self.claims.pop(run_id, None)
 
@@ -314,7 +314,7 @@ class Calls:
 
 
 def own_output() -> int:
-    """Return the standard output for this program alone: prints of a policy go to the standard error."""
+    """Return the standard output for this program alone: a policy's prints go to the standard error."""
     output = os.dup(1)
     os.dup2(2, 1)
     return output
@@ -357,7 +357,7 @@ def _yaml_policy(path: str) -> Policy:
             raise DefinitionError("it must have `calls`, a list of entries, and nothing else.")
 
     def rule(args: JSONMapping, call: CallContext) -> Rule | None:
-        """Return the rule of the first entry that fits; a call that none fits is for anyone to approve."""
+        """Return the rule of the first entry that fits; a call that none fits needs anyone's approval."""
         for tools, bounds, rule in entries:
             if (
                 any(fnmatchcase(call.tool, pattern) for pattern in tools)

@@ -37,7 +37,7 @@ AHEAD, APART = 4 * 3_600_000, 3_600_000
 """Ms from a digest to the expiry that causes it, and the least ms from any digest to the next such one."""
 
 LOOKS_EVERY = 10.0
-"""Seconds between two looks for digests that are due."""
+"""Seconds between two checks for due digests."""
 
 MOST_WAITING, MOST_ROWS = 500, 50
 """Maximum questions that are counted for a digest, and rows of its table."""
@@ -83,7 +83,7 @@ class DigestSender:
         return self._timetables.get(address) or self._timetables.get("")
 
     def take(self, address: str, question: QuestionView) -> bool:
-        """Leave a question to a person's next digest; return False if it needs a message of its own.
+        """Add a question to a person's next digest; return False if it needs its own message.
 
         It does if it is of high risk or expires too soon, or if the person gets no digests.
         """

@@ -55,7 +55,7 @@ def _cancel(person: Person, services: Services, run_id: str, reason: str = "") -
 def _vote(
     person: Person, services: Services, question_id: str, digest: str, **decision: Any
 ) -> Any:
-    # A model has called the tool, whatever the login, so the vote never counts as a person's.
+    # A model calls the tool, whatever the login, so the vote never counts as a person's.
     agent = replace(person.principal, kind="agent")
     person = replace(
         person, principal=agent, level=min(person.level, SERVICE), login_at=None, acr=None

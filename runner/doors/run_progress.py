@@ -47,7 +47,7 @@ class RunProgress:
         self._snapshots: dict[str, RunSnapshot] = {}
 
     def late(self) -> list[core.BaseEvent]:
-        """Return the events that have happened but were not heard."""
+        """Return the events after `reached`, read from the store."""
         written = list[core.BaseEvent]()
         while batch := self._store.events(self.id, str(self.reached)):
             written += self.batch(batch)

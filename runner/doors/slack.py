@@ -360,8 +360,8 @@ class SlackDoor:
     def show(self, question_id: str, reminder: int = 0) -> None:
         """Update a question's message to its state: write it, rewrite it, or remove its buttons.
 
-        In the message's thread everyone who may decide is mentioned once, as an escalation or a delegation
-        lets them, and again by a reminder of a number until they vote; the decision is its end.
+        The thread mentions people once when they may decide, also by an escalation or delegation, and
+        again at a reminder of a number until they vote; the decision ends it.
 
         Raises:
             one of PASSING: the store or Slack failed.
@@ -410,7 +410,7 @@ class SlackDoor:
             self._messages.remove(question_id)
 
     def _mention(self, interrupt: Interrupt, message: SlackMessage, reminder: int) -> None:
-        """Tell those who may decide now and were not told; with a reminder all who have not voted."""
+        """Mention those who may decide now and weren't told; with a reminder all who have not voted."""
         question = read_question(self._services.store, interrupt)
         addresses: Sequence[str] = ()
         with suppress(UsageError):  # the directory has none

@@ -312,13 +312,13 @@ class ClaimedVisit:
         return self._request(lambda: self.store.fetch(self.address.run_id, nodes))
 
     def spend(self, tag: Tagged | None, spending: Spending) -> str:
-        """Add to a sum of the run or of a tag, even if another worker has the node by now."""
+        """Add to a sum of the run or of a tag, even if another worker now has the node."""
         return self._request(
             lambda: self.store.do(SpendBudget(self.address.run_id, tag, spending))
         )
 
     def open_raise(self, tag: Tagged | None, counter: str) -> str:
-        """Ask to raise a bound of a sum, or wait for the answer to another visit that is still live."""
+        """Ask to raise a bound of a sum, or wait for the answer that another live visit has asked for."""
         request = OpenRaise(self.address.run_id, tag, counter, self._visit_name)
         asker = self._request(lambda: self.store.do(request))
         if asker and not asker.startswith("!") and not self._is_live(asker):
@@ -396,7 +396,7 @@ class ClaimedVisit:
         self.lease.check()
 
     def check_store(self) -> None:
-        """Check as `check` does; ask the store first unless it replied within `FRESH` seconds."""
+        """Check like `check`, but ask the store first unless it replied within `FRESH` seconds."""
         if time.monotonic() - self.lease.renewed > FRESH:
             self.lease.renew()
         self.lease.check()

@@ -102,10 +102,10 @@ MOST_REASON = 300
 """Characters shown of the reason for which a node waits."""
 
 DRAINS = 40
-"""Steps of a stop that its caller does itself."""
+"""Steps of a stop that its caller runs itself."""
 
 SETTLE_TRIES = 1_000
-"""Tries of a settle that meets another node's lock or changed results; then the lease runs out."""
+"""Attempts at a settle that meets another node's lock or changed results; then the lease runs out."""
 
 LOCKED = 0.01
 """Seconds before retrying a settle that met another node's lock on the run."""
@@ -264,14 +264,13 @@ class Engine:
         finally:
             self._quarantine.release(claim.token)
             self.leases.end(claim.token)
-        # The code of a node that timed out may return much later: its Celery task ends as the node
-        # did.
+        # The code of a node that timed out may return much later; its Celery task ends as the node did.
         if timed_out and delivery.word == "stale" and lease.has_expired:
             return timed_out.result()
         return delivery
 
     def _is_frozen(self, run_id: str, node: str, visit: int, attempt: int) -> bool:
-        """Return whether the nodes of a run are frozen: none is claimed, and doorbells ring again later."""
+        """Return whether a run's nodes are frozen; if so, none is claimed, and doorbells ring again later."""
         record = self.store.peek(run_id)
         freeze = self.freezes.of(record.graph_id) if record else None
         if record is None or freeze is None:
@@ -283,7 +282,7 @@ class Engine:
     def report(
         self, run_id: str, node: str, visit: int, reference: str, outcome: JSON
     ) -> ReplyWord:
-        """Record how an external task ended, packed: "reported", or "stale" or "unknown" if too late.
+        """Record an external task's packed outcome; return "reported", or "stale" or "unknown" if too late.
 
         Raises:
             PayloadTooLarge: the outcome is larger than a value may be; nothing was stored.
@@ -292,7 +291,7 @@ class Engine:
         return self.do(ReportResult(run_id, node, visit, reference, outcome)).word
 
     def cancel(self, run_id: str, reason: str) -> ReplyWord:
-        """Stop a run: "cancelled", or "already" if it is stopping or has ended.
+        """Stop a run; return "cancelled", or "already" if it is stopping or has ended.
 
         Raises:
             NotFoundError: the run doesn't exist. UsageError: the reason isn't a text, or is too long.
@@ -333,7 +332,7 @@ class Engine:
         return None
 
     def end_revoked(self, run_id: str, node: str, visit: int, attempt: int) -> ReplyWord:
-        """Fail a node whose task an operator has revoked, if it would begin now; return the store's word."""
+        """Fail a node whose task an operator revoked, if it would begin now; return the reply's word."""
         claim = self.ring(
             self.store.do(ClaimVisit(run_id, node, visit, attempt, new_nonce(self.worker)))
         )

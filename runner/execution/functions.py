@@ -604,7 +604,7 @@ class NodeContext:
 
     @property
     def mismatch(self) -> ApprovalMismatch | None:
-        """The reason that a decision of this execution does not hold, even if the code went on."""
+        """The reason why a decision of this execution is invalid, even if the code continued."""
         return self._asker.mismatch
 
     @property

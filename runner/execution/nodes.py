@@ -1,8 +1,8 @@
 """One execution of a node, with the graph's hooks around it.
 
-Before hooks run at every start of the node, also after an answer; a question of theirs keeps the
-node from running. After hooks see a tentative result: while one asks, the outcome is stored and
-successors wait; an interrupted node has no After (it has not ended).
+Before hooks run at every start of the node, also after an answer; if one asks, the node doesn't run
+yet. After hooks see a tentative result: while one asks, the outcome is stored and successors wait;
+an interrupted node has no After (it has not ended).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def with_events(definition: Definition) -> Definition:
 
 
 def _works_elsewhere(node: NodeSpec) -> bool:
-    """Return whether tools of a node begin work that goes on elsewhere when the node waits."""
+    """Return whether a node's tools begin work that continues elsewhere while the node waits."""
     return any(hasattr(tool, "abandon") for tool in tools_of(node.executor))
 
 

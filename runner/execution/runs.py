@@ -220,7 +220,7 @@ def _checked_key(key: str | None) -> str | None:
 
 
 LONGEST = 1000
-"""Most characters of the name of a task with its queue."""
+"""Maximum length of a task's name with its queue."""
 
 
 # The callback of a run's end: a worker calls the Celery task that the start named as `on_end`. It

@@ -497,7 +497,7 @@ class Store(Bounded, Protocol):
     ) -> list[Event]:
         """Read events after a position; wait up to `wait` seconds for the first one."""
 
-    def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
+    def read_unless_executing(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
         """Read a whole run, after up to `wait` seconds; None if it still executes.
 
         Raises:

@@ -14,7 +14,7 @@ from celery.events.state import State
 from runner import Status
 from runner.celery.application import make_app
 from runner.celery.doorbells import CeleryDispatcher
-from runner.celery.monitors import KNOWN_FOR, NO_EVENTS, HeardDispatcher
+from runner.celery.monitors import KNOWN_FOR, NO_EVENTS, MonitoredDispatcher
 from runner.settings import Settings, as_broker
 from runner.store.interface import Doorbell
 from tests.waiting import wait_until
@@ -138,7 +138,7 @@ def test_a_task_s_event_waits_while_the_worker_closes_its_connection(empty_site)
     """A node on a thread goes on meanwhile; an error would leave its message neither done nor returned."""
     app = Celery("worker", broker=as_broker(empty_site.url), set_as_current=False)
     connection = app.connection_for_write()
-    dispatcher = app.subclass_with_self(HeardDispatcher)(connection, buffer_group=["task"])
+    dispatcher = app.subclass_with_self(MonitoredDispatcher)(connection, buffer_group=["task"])
     dispatcher.send("worker-online")
     connection.close()
     dispatcher.send("task-started", uuid="1")

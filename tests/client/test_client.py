@@ -104,16 +104,16 @@ def test_waiting_never_returns_a_run_that_executes(in_redis):
     client, bench = office(single(ask), in_redis)
     run = client.start("bench", 1)
     bench.finish_all()
-    rested = bench.store.rested
+    read = bench.store.read_unless_executing
 
     def answered_after(run_id, wait):
         """Read the run; a person answers right afterwards."""
-        found = rested(run_id, wait)
+        found = read(run_id, wait)
         for question in client.interrupts(run=run_id):
             client.respond(question.id, "yes")
         return found
 
-    bench.store.rested = answered_after
+    bench.store.read_unless_executing = answered_after
     result = run.wait(timeout=60)
 
     assert (result.status, len(result.interrupts)) == (Status.INTERRUPTED, 1)

@@ -665,7 +665,7 @@ def test_a_reader_that_waits_for_the_end_is_woken_once(worker, store, client):
     """Who waits for a run's end asks once and is woken once, however many nodes run meanwhile."""
     run_id = worker.start(shape("a b", "ab"))
     before = client.info("commandstats")
-    reader = threading.Thread(target=lambda: store.rested(run_id, wait=20))
+    reader = threading.Thread(target=lambda: store.read_unless_executing(run_id, wait=20))
     reader.start()
     waiters = KEYS.run(run_id, ":s")
     wait_until(lambda: client.info("clients")["blocked_clients"], "the reader waits")

@@ -145,7 +145,7 @@ FAULTS = (
     ),
     Mutation(
         "approvals/voting.py",
-        "        or ballots.spent(submission, voter_record, now)\n",
+        "        or ballots.refuse_reused(submission, voter_record, now)\n",
         "",
         "one signature votes twice",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_signature_counts_once",

@@ -22,7 +22,7 @@ from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.size_limits import MAX_STATE
 
 INVALID = "invalid"
-"""The key for the reason why a tool use's arguments can't be used; its input is then empty."""
+"""The key for why a tool use's arguments can't be used; its input is then empty."""
 
 MAX_ARGUMENTS = MAX_STATE // 4
 """Maximum bytes of all call arguments in a reply; an agent's state holds them several times."""

@@ -1,9 +1,10 @@
-"""The pages: a module for each, made on the server, complete without JavaScript."""
+"""The pages: a module each, rendered on the server, complete without JavaScript."""
 
 from fastapi.routing import APIRoute
 
 from runner.server.pages import (
     absences,
+    bulk_decisions,
     controls,
     grants,
     home,
@@ -13,13 +14,12 @@ from runner.server.pages import (
     run_actions,
     runs,
     system,
-    together,
 )
 
 ROUTERS = (
     home.router,
     inbox.router,
-    together.router,
+    bulk_decisions.router,
     question.router,
     grants.router,
     absences.router,

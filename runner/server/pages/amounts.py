@@ -1,4 +1,4 @@
-"""Amounts of questions: an argument is one by its name, and its currency is the argument `currency`."""
+"""Amounts of questions: arguments with certain names; the currency is the argument `currency`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AMOUNT = re.compile(
 """Names of amounts, also in camelCase, but no parts of words such as "coffee"."""
 
 KINDS = ("amount", "total", "sum", "price", "cost", "fee")
-"""Words of these names, the main one first: a fee beside an amount isn't what is paid."""
+"""Words of these names, the main one first: a fee beside an amount isn't the sum paid."""
 
 
 def content_of(question: QuestionView) -> JSONMapping:

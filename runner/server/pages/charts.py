@@ -14,7 +14,7 @@ WIDTH, HEIGHT, LEAST = 240.0, 40.0, 1.0
 """Units of a chart, and the least height of a bar that isn't 0."""
 
 LEVELS = {"waiting", "open"}
-"""Figures that are shown as they are; of the others the increase."""
+"""Figures shown as they are; the others are shown by their increase."""
 
 SERIES = {
     "Runs started": ("started", ""),
@@ -26,7 +26,7 @@ SERIES = {
     "Questions decided": ("decided", ""),
     "Time to decide": ("deciding", "decided"),
 }
-"""The figure of each chart; of a mean duration its sum in seconds, and its count.
+"""The figure of each chart; for a mean duration, its sum in seconds and its count.
 
 Decisions are counted for all graphs together.
 """

@@ -28,10 +28,10 @@ from runner.server.access import Known, Lists, Person
 from runner.server.answers import seen_by
 from runner.server.deciding import count_mine
 from runner.server.pages.amounts import sums_of
+from runner.server.pages.bulk_decisions import MOST_TOGETHER
 from runner.server.pages.question_list import FILTERS, ROWS, SPANS, TABS, QuestionList
 from runner.server.pages.rendering import back, page
 from runner.server.pages.runs import filters_of
-from runner.server.pages.together import MOST_TOGETHER
 from runner.server.parameters import FormText, QueryText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -162,7 +162,7 @@ def inbox(
 
 
 def _version(request: Request, person: Person, services: Services) -> str:
-    """Return the ETag of a list: all that it depends on, without a row: each change of one has a notice."""
+    """Return a list's ETag, from all that it depends on but the rows: each change of one has a notice."""
     facts = (
         services.ticker.now(),
         time.time() // 60,

@@ -31,7 +31,7 @@ NAMES = {
 }
 
 QUIET = ("completed", "pending", "skipped", "cancelled")
-"""The states of nodes that need no attention; of too many nodes, these are left out first."""
+"""The states of nodes that need no attention; if there are too many nodes, these are left out first."""
 
 
 @immutable

@@ -95,7 +95,7 @@ CLAIMED = 600
 
 @immutable
 class Confirmation:
-    """The second step of a decision: `typed` asks to type the word, if the risk is high.
+    """The second step of a decision: `typed` asks for the word to be typed, if the risk is high.
 
     `before` and `after` are the digests of the call as asked and as edited. `pressed` is the decision of
     the pressed button, if the fields say another one: then either can be confirmed.
@@ -331,7 +331,7 @@ def first_receipt(
 
 
 AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
-"""Ways to confirm a decision whose fields say another one."""
+"""Ways to confirm a decision that differs from the form's fields."""
 
 
 def claim_of_another(question: QuestionView, person: Person) -> str:

@@ -157,7 +157,7 @@ def _cancelled(run: RunView, names: Sequence[str]) -> Iterator[Effect]:
 def _next_steps(
     names: Sequence[str], records: Records, begun_title: str, done_title: str
 ) -> Iterator[Effect]:
-    """Describe a run that goes on; nodes that were not reached have no record."""
+    """Describe a run that continues; nodes not reached have no record."""
     yield Effect(begun_title, tuple(running_again(records)))
     for words, status in (
         ("Wait for their turn", Status.PENDING),

@@ -216,7 +216,7 @@ def _progress(shown: list[Level]) -> Iterator[tuple[str, Progress]]:
 
 
 def find(shown: list[Level], path: str) -> tuple[Level, NodeView] | None:
-    """Find a node, or an item of a map, by its path; None if it does not exist."""
+    """Find a node, or an item of a map, by its path; None if it doesn't exist."""
     for level in shown:
         for node in level.run.nodes:
             for item in (node, *node.items):

@@ -238,7 +238,7 @@ def _asks(questions: Sequence[Question], paths: Mapping[str, str]) -> list[Asked
 
 
 def _decided(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]]:
-    """List decisions, the newest first; equal ones of one map are one, with their number."""
+    """List decisions, newest first; equal ones of one map are one entry, with their number."""
 
     def key_of(decision: DecisionView) -> tuple[object, ...]:
         same = map_of(decision.node_id)

@@ -158,7 +158,7 @@ for place = at, at + 2 * (r1 * 256 + r2) - 1, 2 do
 end
 at = at + 2 * (r1 * 256 + r2)
 local first_set = at + d1 * 256 + d2
-if first_set > at then redis.call('ZREM', timers, unpack(ARGV, at, first_set - 1)) end  -- first: see parts/room.lua
+if first_set > at then redis.call('ZREM', timers, unpack(ARGV, at, first_set - 1)) end  -- first: see parts/make_room.lua
 at = first_set + 2 * (s1 * 256 + s2)
 for place = first_set, at - 1, 2 do due[#due + 1], due[#due + 2] = now + ARGV[place], ARGV[place + 1] end
 for _ = 1, e1 * 256 + e2 do

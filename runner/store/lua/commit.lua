@@ -21,7 +21,7 @@
 --     one must be free for it, "0" if none;
 --   [sizes] key, additional bytes, "1" if there must be room for them;
 --   then the writes: [marked] the numbers, from 0, of the following texts that begin with \1 (one text); "1" to make room
---     (parts/room.lua); the runs' events; hashes: key, fields
+--     (parts/make_room.lua); the runs' events; hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
 --     commands (XTRIM's deletions are counted in metrics): number of arguments, name, key, arguments; shapes that
 --     one run fewer uses: graph, fingerprint;
@@ -35,7 +35,7 @@
 -- include: doorbells
 -- include: echo
 -- include: offers
--- include: room
+-- include: make_room
 local place, changed, positions = 6, false, {}
 
 local function take()

@@ -5,7 +5,7 @@
 -- Arguments: 6 the most timers to take.
 -- Words: "due", then the time (ms) to which they were moved, "1" if some had failed before, "1" if ended runs must be
 --   examined, and the timers.
--- include: room
+-- include: make_room
 -- Half a millisecond, which no other timer has: so it shows whether a timer is unchanged since it was taken.
 local moved = ('%.1f'):format(now + lease + 0.5)
 local due = redis.call('ZRANGEBYSCORE', prefix .. 'timers', '-inf', now, 'LIMIT', 0, tonumber(ARGV[6]))

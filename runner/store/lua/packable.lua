@@ -4,7 +4,7 @@
 -- Keys touched: packed; read: retired, r:<run>, r:<run>:c, r:<run>:e.
 -- Arguments: 6 number of runs to examine, 7 ms since which they must have ended.
 -- Words: "packable", the number of examined runs, then for each run its key without prefix, its fields with values, its events.
--- include: room
+-- include: make_room
 local FIELDS, EVENTS, BYTES, BATCH = 1000, 2000, 262144, 1048576
 local retired, done = prefix .. 'retired', prefix .. 'packed'
 if retention == 0 then return {'packable', 0} end

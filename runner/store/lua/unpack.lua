@@ -3,7 +3,7 @@
 -- Keys touched: r:<run>, r:<run>:e.
 -- Arguments: 6 key without prefix, 7 the packed text, 8 number of events, 9 ... events, the last first, then fields with values.
 -- Words: "unpacked"; "changed" if the run no longer has that text.
--- include: room
+-- include: make_room
 local key = prefix .. ARGV[6]
 local events = key .. ':e'
 if redis.call('LINDEX', events, 0) ~= ARGV[7] then return {'changed'} end

@@ -292,7 +292,7 @@ class MemoryStore:
             self._changed.wait_for(lambda: len(run.events) > start, timeout=wait or 0)
             return run.events.after(start, limit)
 
-    def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
+    def read_unless_executing(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
         def rests() -> bool:
             run = self._database.find(run_id)
             return run is None or run.record.status is not Status.EXECUTING

@@ -21,7 +21,7 @@ LONGEST_DELAY_MS = 3_600_000
 """The longest wait before a run that could not be archived is tried again."""
 
 AT_ONCE = 100
-"""Runs that are given up in one transaction."""
+"""Maximum runs that are given up in one transaction."""
 
 
 @immutable

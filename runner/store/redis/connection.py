@@ -222,7 +222,7 @@ class RedisConnection:
         self.connect_mark = object()
 
     def homes(self) -> dict[str, str]:
-        """Return each server's name, and a key to use as `home` for commands to it that need no key.
+        """Return each server's name, and a key to use as `home` for commands to it without a key.
 
         Raises:
             StoreError: no server of the cluster could be reached.
@@ -408,7 +408,7 @@ class RedisConnection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn the client's errors into StoreError, except that the server has forgotten a script."""
+        """Turn the client's errors into StoreError, except the one for a forgotten script."""
         try:
             yield
         except (RedisError, OSError) as error:
@@ -457,7 +457,7 @@ class RedisConnection:
 
 
 def pairs(reply: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return the pairs of a reply in which each name or member is followed by its value."""
+    """Return a reply's pairs: each name or member is followed by its value."""
     return zip(reply[::2], reply[1::2], strict=True)
 
 

@@ -29,7 +29,7 @@ r:<run> (hash)
     visit; with question ids without their run's id, as in all of these: i:<question> number, asked ms,
     expires ms, question (JSON; or z and its deflated form; or y, its digest and its deflated form without the
     digest), d:<question> status, ms, nonce, answer (JSON); v:<question> standing of its votes,
-    v:<question>|<number> vote, v:<question>|<principal> a voter's part (JSON); k:<node> document that resumes
+    v:<question>|<number> vote, v:<question>|<principal> voter's record (JSON); k:<node> document that resumes
     it (JSON), or 1 if it only has a task t:<node>.<visit> (JSON); m:<map> record of its items; h:<reference>
     outcome of the work of that name in another system (JSON); b:<name> spending of agents with a budget, see
     budget:<tag>=<value>:<window>:<number>; audit number of its entries in the audit, if any. Stays with its

@@ -1,8 +1,7 @@
 """Measured times, as histograms in Redis: processes add to them, and `runner metrics` reads them.
 
 A process collects its measurements and adds them after a short while, so that a busy worker writes once in
-some seconds. Measurements not written when it ends are lost: metrics are for people, and nothing depends on
-them.
+some seconds. Measurements not written when it ends are lost: nothing but metrics depends on them.
 """
 
 from __future__ import annotations

@@ -362,7 +362,7 @@ class PartitionedStore:
         return self._rung(partition, partition.limits.ring(run_id, node)).doorbells
 
     def _check_slot(self, home: RedisStore, name: str) -> Sequence[Doorbell]:
-        """Return a slot whose lease is over, unless its node may run; ring if the node is ready."""
+        """Release a slot whose lease is over, unless its node may run; ring if the node is ready."""
         version, run_id, text = name.split("|", 2)
         claim, _, text = text.partition("|")
         node, _, key = text.partition("\n")
@@ -537,7 +537,7 @@ class PartitionedStore:
     def sweep(self, limit: int = 100) -> Reply:
         """Sweep every partition; an unreachable partition doesn't block the others.
 
-        One whose server hangs, unless it is the first, is left out for twice the time that this took.
+        Unless it is the first, one whose server hangs is skipped for twice the time that this took.
         """
         count = 0
         doorbells = list[Doorbell]()
@@ -570,7 +570,7 @@ class PartitionedStore:
     # Reading
 
     read = _where_it_is(RedisStore.read)
-    rested = _where_it_is(RedisStore.rested)
+    read_unless_executing = _where_it_is(RedisStore.read_unless_executing)
     peek = _where_it_is(RedisStore.peek)
     fetch = _where_it_is(RedisStore.fetch)
     documents = _where_it_is(RedisStore.documents)

@@ -511,14 +511,14 @@ class RedisStore:
         _, *contents = self._call("snapshot", *keys)
         return self._snapshot(run_id, contents, lazy=lazy)
 
-    def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
-        """Read a run that rests. A wait consists of short blocking reads, each with the run behind it."""
+    def read_unless_executing(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
+        """Read a run that isn't executing; a wait is short blocking reads, each followed by its read."""
         deadline = time.monotonic() + wait
         found = b""
         while True:
             left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
-            # By its text: a server that has forgotten the script would refuse it only after the wait.
-            text = script("rested").text
+            # Sent as text: a server that has forgotten the script would refuse its hash only after the wait.
+            text = script("read_unless_executing").text
             ms = round(left * 1000)
             commands: list[Sequence[Argument]]
             commands = [("EVAL", text, 1, self._keys.prefix, run_id, ms)]

@@ -214,10 +214,12 @@ class ReadingContract:
     def test_readers_can_wait_until_a_run_rests(self, worker, store):
         """A reader waits through all that a run does, until it ends, or waits itself; then none waits."""
         run_id = worker.start(shape("a b", "ab"))
-        assert store.rested(run_id, wait=0.01) is None
+        assert store.read_unless_executing(run_id, wait=0.01) is None
         replies: list[RunSnapshot | None] = []
         readers = [
-            threading.Thread(target=lambda: replies.append(store.rested(run_id, wait=20)))
+            threading.Thread(
+                target=lambda: replies.append(store.read_unless_executing(run_id, wait=20))
+            )
             for _ in range(2)
         ]
         for reader in readers:
@@ -228,13 +230,21 @@ class ReadingContract:
         for reader in readers:
             reader.join(20)
 
-        assert replies == [store.read(run_id)] * 2 == [store.rested(run_id, wait=20)] * 2
+        assert (
+            replies
+            == [store.read(run_id)] * 2
+            == [store.read_unless_executing(run_id, wait=20)] * 2
+        )
         worker.answer(question)
-        assert store.rested(run_id) is None
+        assert store.read_unless_executing(run_id) is None
         worker.run(run_id, "b")
-        assert store.rested(run_id) == store.rested(run_id, wait=20) == store.read(run_id)
+        assert (
+            store.read_unless_executing(run_id)
+            == store.read_unless_executing(run_id, wait=20)
+            == store.read(run_id)
+        )
         with pytest.raises(NotFoundError):
-            store.rested("00none", wait=20)
+            store.read_unless_executing("00none", wait=20)
 
     @pytest.mark.routed
     def test_what_is_read_is_a_copy(self, worker, store):

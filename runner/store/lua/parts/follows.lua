@@ -19,7 +19,7 @@ if (has_output or ARGV[10] == ENDS) and ARGV[17] == '\0\0\0\0\0\1\0\1\0\1\4\0' a
   local size = event and own[2] + ARGV[9]
   if event and (own[3] or '') == '' and (own[4] or '') == ARGV[16] and size <= most and not (own[5] or own[6]) then
     local name, record, at = ARGV[18], running(ARGV[19]), has_output and 27 or 25
-    redis.call('ZREM', timers, ARGV[at + 2])  -- first: see parts/room.lua
+    redis.call('ZREM', timers, ARGV[at + 2])  -- first: see parts/make_room.lua
     redis.call('HSET', key, ARGV[15], record, ARGV[23], ARGV[24], ARGV[at], event + 1 .. ' ' .. ARGV[at + 1],
       'run', 'executing ' .. counts .. ' ' .. started + 1 .. ' ' .. event + 2 .. ' -', 'size', size, unpack(ARGV, 25, at - 1))
     redis.call('ZADD', timers, now + lease, 'node|' .. run .. '|' .. name)

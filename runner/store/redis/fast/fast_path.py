@@ -121,7 +121,7 @@ class FastPath:
         self._graphs: dict[str, KnownGraph] = {}
         self._runs: dict[str, KnownRun] = {}
         self._runs_bytes = 0
-        # By a node's name, the last graph that had it: right for most runs that this process hasn't seen yet.
+        # The last graph that had a node of this name: right for most runs new to this process.
         self._likely: dict[str, KnownGraph] = {}
         # Fields of completed nodes, by connection, run, its last retry or migration, and name.
         self._completed: dict[tuple[object, str, bytes, str], bytes | None] = {}
@@ -159,7 +159,7 @@ class FastPath:
     ) -> tuple[Claim | Reply | None, Topology | None]:
         """Claim a ready visit of a node without limits, in a run that goes on; "stale" if it isn't due.
 
-        The claim is None if this can't decide, as for a node with limits: then a transaction does. The second
+        The claim is None if a transaction must decide, as for a node with limits. The second
         value is the shape of the run's graph, if known.
         """
         run = self._runs.get(run_id)

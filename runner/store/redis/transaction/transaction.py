@@ -70,7 +70,7 @@ DEFER_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
 try waits; and before the request fails."""
 
 SAME_TRIES = 50
-"""Conflicts in a row without any change between them that show that stored data contradict themselves."""
+"""Conflicts in a row, without a change between them, after which the stored data count as contradictory."""
 
 PAUSE = 0.005
 """Seconds of the first wait between two tries at most; later waits may be longer."""

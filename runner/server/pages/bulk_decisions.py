@@ -1,4 +1,4 @@
-"""Questions that are alike, decided together."""
+"""Decides questions that are alike together, on one page."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def decide_together(
     typed: Typed = "",
     form: SentForm,
 ) -> HTMLResponse:
-    """Decide the picked ones of the questions that were shown; each has its own receipt."""
+    """Decide the picked questions of those shown; each has its own receipt."""
     questions = _alike(services, q)
     decisions = {"approve", "reject"} if questions[0].rule else {"respond"}
     if decision not in decisions or len(q) != len(digest) or not all(digest):

@@ -1,7 +1,7 @@
-"""The two ends of the gate: its standard streams, and the server as a process or at a URL.
+"""The gate's transports: standard streams to the client; a process or a URL as the server.
 
-An end gives the messages that come, and None for one that can't be read. A process needs no MCP SDK,
-whose import takes longer than all else that the gate does before it can speak.
+A transport yields each message, and None for an unreadable one. A process needs no MCP SDK, whose
+import takes longer than the rest of the gate's start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ END_WITHIN = 2.0
 """Seconds that a server may take to end when its input is closed, and again after it was terminated."""
 
 
-class End(Protocol):
+class Transport(Protocol):
     """Sends messages to a client or a server, and receives its own."""
 
     def messages(self) -> AsyncIterator[JSONObject | None]:
@@ -93,7 +93,7 @@ def _is_message(value: JSON) -> bool:
 
 
 def standard_streams() -> Lines:
-    """Return the end of the client that has started this process, and whose JSON is read strictly."""
+    """Return the transport to the client that started this process; its JSON is read strictly."""
     return Lines(sys.stdin.buffer, own_output(), codec.load_json)
 
 
@@ -129,7 +129,7 @@ def _start(command: Sequence[str]) -> Any:
 
 
 @asynccontextmanager
-async def at_url(url: str) -> AsyncIterator[End]:
+async def at_url(url: str) -> AsyncIterator[Transport]:
     """Connect to a server over HTTP."""
     with needs_extra("mcp", "a server at a URL"):
         from mcp.client.streamable_http import (  # noqa: PLC0415 - slow, and only for URLs

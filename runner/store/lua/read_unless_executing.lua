@@ -1,4 +1,4 @@
--- Read a run that rests; while it executes, note that a reader waits for it to stop.
+-- Read a run, unless it executes; then note that a reader waits for it to stop.
 --
 -- Keys touched: r:<run> (read); r:<run>:s.
 -- Arguments: 1 run, 2 ms for which the reader waits, or 0.
