@@ -64,9 +64,10 @@ def init(context: CommandContext, folder: Path) -> None:
         for file in FILES:
             (folder / file).write_text(_text(file, name), encoding="utf-8")
     except OSError as error:
-        message = f"{folder} can't be written: {error.strerror}."
         raise CommandError(
-            Exit.USAGE, message, "Name a folder that you may write to."
+            Exit.USAGE,
+            f"{folder} can't be written: {error.strerror}.",
+            "Name a folder that you may write to.",
         ) from error
     context.output.write(
         Project(str(folder), name, FILES), [(str(folder / file),) for file in FILES]

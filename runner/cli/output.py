@@ -33,7 +33,7 @@ NARROW = 60
 """Width of a terminal, in columns, below which a table has a line for each cell."""
 
 
-COMMAND = re.compile(r"(`|: )runner (dev|init|keeper)?(worker\b)?")
+COMMAND = re.compile(r"(`|: |&& )runner (dev|init|keeper)?(worker\b)?")
 """The beginning of a command in advice. The named ones need no store, or aren't commands of an app."""
 
 MODULE = "python -m runner.cli"

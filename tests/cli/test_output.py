@@ -127,6 +127,9 @@ def test_hints_of_the_module_name_it_as_it_was_called():
     assert output.advice("`runner runs list`, `runner init`") == (
         "`python -m runner.cli --redis-url redis://x runs list`, `python -m runner.cli init`"
     )
+    assert output.advice("Next: cd a && pytest && runner dev") == (
+        "Next: cd a && pytest && python -m runner.cli dev"
+    )
     short = CliRunner().invoke(runner, ["runs", "list", "--redis-url", "redis://127.0.0.1:1"])
     assert "Hint: `runner dev` starts a store" in short.stderr
 
