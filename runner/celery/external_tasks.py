@@ -94,18 +94,21 @@ class CeleryTask:
             return Failed.of(NodeTimedOut(text))
         args, kwargs = self._arguments(visit)
         codec.pack([args, kwargs], f"the arguments of task {self.name}")
-        run_id = visit.address.run_id
-        node = visit.address.node_id
-        number = visit.address.visit
+        at = visit.address
         reference = (
-            f"{run_id}.{node}.{number}.{visit.attempt}.task"
-            if state is None
-            else state.reference
+            state.reference
+            if state
+            else f"{at.run_id}.{at.node_id}.{at.visit}.{visit.attempt}.task"
         )
-        where = {"run_id": run_id, "node": node, "visit": number, "reference": reference}
-        where["queue"] = _queue_of_node(app)
+        where = {
+            "run_id": at.run_id,
+            "node": at.node_id,
+            "visit": at.visit,
+            "reference": reference,
+            "queue": _queue_of_node(app),
+        }
         queue = self.queue(app)
-        description = f"task {self.name}" + (f" on queue {queue}" if queue else "")
+        description = f"task {self.name}{queue and f' on queue {queue}'}"
         return ExternalTask(
             reference, lambda: self._send(app, where, args, kwargs), description
         )
@@ -172,8 +175,9 @@ class CeleryTask:
                 else:
                     self._task.apply_async(args, kwargs, producer=producer, **options)
             except (EncodeError, TypeError) as error:
-                text = f"task {self.name} can't be sent with these arguments: {error}"
-                raise UnstorableError(text) from error
+                raise UnstorableError(
+                    f"task {self.name} can't be sent with these arguments: {error}"
+                ) from error
 
 
 def packed_result(result: object, reference: str) -> codec.JSON:

@@ -134,7 +134,7 @@ class Claims:
         """Return the claim of a task that continues inline. Later doorbells can't use a claim taken here."""
         with self._lock:
             claim = self._claims.pop(task_id, None)
-        return claim if claim is not None and claim.record.nonce == nonce else None
+        return claim if claim and claim.record.nonce == nonce else None
 
 
 claims = Claims()
@@ -212,7 +212,7 @@ class ContinuingChild(asynpool.Worker):
     def __reduce__(self) -> Any:
         """Pass the shared memory to a child that is a fresh interpreter."""
         _, arguments = super().__reduce__()
-        return _child, ((self._may_continue, self._busy), arguments)
+        return partial(ContinuingChild, shared=(self._may_continue, self._busy)), arguments
 
     def contribute_to_object(self, obj: Any) -> Any:
         """Let the main process see whether the child runs a task."""
@@ -281,10 +281,6 @@ class ContinuingChild(asynpool.Worker):
                 if limit
             )
         )
-
-
-def _child(shared: tuple[Any, Any], arguments: tuple[Any, ...]) -> ContinuingChild:
-    return ContinuingChild(*arguments, shared=shared)
 
 
 class ContinuingPool(asynpool.AsynPool):
@@ -427,10 +423,13 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     def handle_doorbell(message: Any, body: Any, *callbacks: Any) -> Any:
         if is_able and body is None:
             budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS, permission()[1])
-            own_headers = {
-                name: message.headers[name] for name in message.headers.keys() - KNOWN
+            message.headers = {
+                "headers": {
+                    name: message.headers[name] for name in message.headers.keys() - KNOWN
+                },
+                **message.headers,
+                BUDGET: budget,
             }
-            message.headers = {"headers": own_headers, **message.headers, BUDGET: budget}
         return handle(message, body, *callbacks)
 
     return handle_doorbell
@@ -454,6 +453,14 @@ class ContinuingRequest(Request):
         super().__init__(*args, **options)
         self._body = self._payload
         self._content_type = None
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+        """Send an event, unless no monitor listens: the dispatcher would find out slowly."""
+        groups = self._eventer and self._eventer.groups
+        if (not groups or "task" in groups) and time.monotonic() > getattr(
+            self._eventer, "unheard_until", 0.0
+        ):
+            super().send_event(type, **fields)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Note that the pool has started the task."""
@@ -484,8 +491,15 @@ class ContinuingRequest(Request):
         fields = {"name": self.name, "args": self._argsrepr, "kwargs": self._kwargsrepr}
         log_received(LOG_RECEIVED, {**fields, "id": task_id, "eta": None})
         signals.task_received.send(sender=self.consumer, request=self)
-        fields |= {"root_id": self._root_id, "parent_id": self._parent_id}
-        self.send_event("task-received", **fields, retries=0, eta=None, expires=None)
+        self.send_event(
+            "task-received",
+            **fields,
+            root_id=self._root_id,
+            parent_id=self._parent_id,
+            retries=0,
+            eta=None,
+            expires=None,
+        )
 
     def run(self) -> Any:
         """Run the task on this thread, as a pool does, and return its result."""
@@ -506,8 +520,9 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
                 break
             task_id, claim = _claim_in(value)
             consumer = self.consumer
-            queue = self.delivery_info["routing_key"]
-            if self.acknowledged or not _takes_tasks(consumer, queue):
+            if self.acknowledged or not _takes_tasks(
+                consumer, self.delivery_info["routing_key"]
+            ):
                 _unused_claims.append((task_id, claim))
                 result = (is_failed, "None", runtime)
                 break
@@ -540,8 +555,12 @@ def _note_begun(pool: Any, job: int, task_id: str, claim: _Claim, runtime: float
     result = pool._cache.get(job)  # noqa: SLF001 - as above
     if result is None:
         return
-    become = result._callback.__self__.become  # noqa: SLF001
-    result.safe_apply_callback(become, task_id, claim, runtime)
+    result.safe_apply_callback(
+        result._callback.__self__.become,  # noqa: SLF001
+        task_id,
+        claim,
+        runtime,
+    )
     result.correlation_id = task_id
     pool.on_timeout_cancel(result)
     result._ack(None, time.monotonic(), result._worker_pid, None)  # noqa: SLF001

@@ -102,11 +102,12 @@ def main(name: str, level: str) -> int:
     try:
         with cwd_in_path():
             app = find_app(name)
-        format_logs(settings_of(app))
+        settings = settings_of(app)
+        format_logs(settings)
         app.log.setup(loglevel=level.upper(), redirect_stdouts=False)
-        check_archive(settings_of(app))
-        check_audit(settings_of(app))
-        load_graphs(settings_of(app))
+        check_archive(settings)
+        check_audit(settings)
+        load_graphs(settings)
     except (ModuleNotFoundError, AttributeError) as error:
         sys.exit(
             f"The keeper did not start: {error}. Name the app as for `celery -A`, not {name!r}."

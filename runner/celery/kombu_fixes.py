@@ -1,7 +1,6 @@
 """Workarounds for behaviour of kombu and Celery that is unsafe for durable execution.
 
-Each section names the behaviour it works around. All of it costs nothing while messages are well
-formed: only errors, refusals and reconnections take these paths.
+Each section names the behaviour it works around.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache, partial, wraps
+from itertools import filterfalse
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -90,6 +90,9 @@ class SafeChannel(redis.Channel):
     """
 
     QoS = SafeQoS
+    # Each pass of a worker's event loop reads these, and kombu's kind of property is slow.
+    client = cached_property(redis.Channel.client.func)
+    subclient = cached_property(redis.Channel.subclient.func)
     app: Any
     priorities: Mapping[str, AbstractSet[int]] = MappingProxyType({})
     _item: Any = None
@@ -107,6 +110,11 @@ class SafeChannel(redis.Channel):
         self._q_for_pri: Any = cache(
             super()._q_for_pri
         )  # kombu makes the names again for each read
+
+    @property
+    def active_queues(self) -> list[str]:
+        fanout = self.active_fanout_queues
+        return list(filterfalse(fanout.__contains__, dict.fromkeys(self._active_queues)))
 
     def _get_pool(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         """Share the connections of all channels that write to the same place."""
@@ -297,8 +305,9 @@ def unwrapped(
     while set(keywords) == {TEXT} and not positional and isinstance(keywords[TEXT], str):
         positional, keywords = _parse_body(keywords[TEXT])
     if set(keywords) == {OTHER}:
-        kind = str(keywords[OTHER]).partition(" ")[0]
-        raise UsageError(f"the content type is {kind}; send JSON, as {JSON_TYPE}.")
+        raise UsageError(
+            f"the content type is {str(keywords[OTHER]).split(' ')[0]}; send JSON, as {JSON_TYPE}."
+        )
     return positional, keywords
 
 
@@ -307,13 +316,9 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
         body = codec.load_json(str(text))
     except CorruptDocument as error:
         raise UsageError(f"the arguments aren't JSON: {error}") from error
-    if (
-        isinstance(body, list)
-        and len(body) > 1
-        and isinstance(body[0], list)
-        and isinstance(body[1], dict)
-    ):
-        return body[0], body[1]
+    match body:
+        case [list(args), dict(kwargs), *_]:
+            return list[object](args), dict[str, object](kwargs)
     raise UsageError(
         "the body isn't a Celery message: a list of arguments, named arguments and options."
     )
@@ -342,16 +347,16 @@ def message_of(
         raise UsageError(
             f"positional arguments; only the {FIRST[task]} may be one: send keyword arguments"
         )
-    # With the task's id as its key, a task that Celery delivers twice is one message.
-    defaults = {
-        "v": 1,
-        "idempotency_key": task_id,
-        **({"traceparent": traceparent} if traceparent else {}),
-    }
-    if keywords.get("proof") is not None:
-        defaults = {}  # a signed message is complete, and counts once by its own number
+    if keywords.get("proof") is None:  # a signed one is complete, and counts once by its number
+        # With the task's id as its key, a task that Celery delivers twice is one message.
+        keywords = {
+            "v": 1,
+            "idempotency_key": task_id,
+            **({"traceparent": traceparent} if traceparent else {}),
+            **keywords,
+        }
     try:
-        return pydantic_core.to_json({**defaults, **keywords})
+        return pydantic_core.to_json(keywords)
     except pydantic_core.PydanticSerializationError as error:
         raise UsageError(str(error)) from error
 
@@ -452,8 +457,9 @@ class ExpiringRequest(PrivateRequest):
             body = message_of(self.name, self.id, self.args, self.kwargs)
         except UsageError:
             body = body_text(self.kwargs)
-        reason = f"it expired at {self.expires} before a worker took it."
-        write_dead_letter(self.app, self.name, body, reason)
+        write_dead_letter(
+            self.app, self.name, body, f"it expired at {self.expires} before a worker took it."
+        )
         return True
 
 
@@ -484,11 +490,9 @@ def forget_old_connections() -> None:
         loop.on_tick.difference_update(callbacks)
         for timer in timers:
             timer.cancel()
-        other_timers = timers_of(loop)
-        other_callbacks = set(loop.on_tick)
+        timers, callbacks = timers_of(loop), set(loop.on_tick)
         register(transport, connection, loop)
-        additions = timers_of(loop) - other_timers, loop.on_tick - other_callbacks
-        setattr(loop, REGISTERED, additions)
+        setattr(loop, REGISTERED, (timers_of(loop) - timers, loop.on_tick - callbacks))
 
     setattr(replacing, REGISTERED, True)
     redis.Transport.register_with_event_loop = replacing

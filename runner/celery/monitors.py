@@ -44,12 +44,13 @@ class MonitoredDispatcher(EventDispatcher):
         self._flush_soon, self._is_due = on_send_buffered, False
         # The consumer's: kombu forgets the process's event loop at a reconnection.
         self._hub = on_send_buffered and on_send_buffered.__self__.hub
-        self._is_heard, self._known_until = False, 0.0
+        self._known_until = self.unheard_until = 0.0
 
     def send(self, type: str, *args: Any, **fields: Any) -> None:  # noqa: A002 - Celery's name
         """Send an event, unless it is a task's and no monitor listens."""
         if not type.startswith("task-"):
-            self._known_until = 0.0  # a monitor that gets this event also gets the next task's
+            # A monitor that gets this event also gets the next task's.
+            self._known_until = self.unheard_until = 0.0
             if type == "worker-offline" and stopping():
                 self.flush()
         elif not self.enabled or (self.groups and "task" not in self.groups):
@@ -57,10 +58,10 @@ class MonitoredDispatcher(EventDispatcher):
         elif time.monotonic() > self._known_until:
             self._known_until = time.monotonic() + KNOWN_FOR
             try:
-                self._is_heard = self._has_listeners()
+                self.unheard_until = 0.0 if self._has_listeners() else self._known_until
             except Exception:  # noqa: BLE001 - a closed channel raises AttributeError
-                self._is_heard = True  # Celery keeps events until the broker is back
-        if self._is_heard or not type.startswith("task-"):
+                self.unheard_until = 0.0  # Celery keeps events until the broker is back
+        if not self.unheard_until:
             super().send(type, *args, **fields)
 
     def _has_listeners(self) -> bool:

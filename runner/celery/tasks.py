@@ -177,12 +177,11 @@ def run_node(self: Any) -> NextVisit | None:
         check = may_continue(request)
         claim = claims.take(request.id, nonce)
         wait = None if nonce else waiting_since(engine.store, run_id, node)
-        if claim is not None:
-            delivery = engine.execute(claim, check)
-        else:
-            delivery = engine.deliver(
-                run_id, node, visit, attempt, nonce=nonce, may_continue=check
-            )
+        delivery = (
+            engine.execute(claim, check)
+            if claim
+            else engine.deliver(run_id, node, visit, attempt, nonce=nonce, may_continue=check)
+        )
         if delivery.word == "stale":
             delivery = engine.end_without_worker(run_id, node, visit, attempt) or delivery
     except (StoreError, ConflictError, UsageError) as error:
@@ -222,10 +221,9 @@ def end_revoked(
     if sender.name != NODE_TASK or terminated:
         return
     try:
-        run_id, node, visit, attempt = visit_of(request.id)
         engine = engine_of(sender.app)
         engine.worker = one_word(request.hostname)
-        engine.end_revoked(run_id, node, visit, attempt)
+        engine.end_revoked(*visit_of(request.id))
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("node.unrevoked: %s: %s", one_line(request.id), one_line(error))
 

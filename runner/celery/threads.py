@@ -148,9 +148,10 @@ class Sweeper(WorkerThread):
         """Prepare the sweeps, and listen for requests from programs that can't ring."""
         redis = connection_of(self.engine)
         self._locks = SingletonLocks(redis, self.settings.namespace)
-        keys = wake_keys(self.settings)
         self._requests = (
-            None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
+            None
+            if pushes(worker.app, self.settings)
+            else SweepRequests(redis, wake_keys(self.settings))
         )
         self._is_requested = False
         self._sealer = Sealer(self.engine, self.settings)
@@ -213,8 +214,10 @@ class Sealer:
         if settings.audit != "off":
             archive = open_archive(settings.archive) if settings.archive else None
             conditions = sealing_policy(settings, archive)
-            logs = cast("SharedStore", engine.store).audit_logs
-            self._sealing = [Sealing(audit, conditions) for audit in logs]
+            self._sealing = [
+                Sealing(audit, conditions)
+                for audit in cast("SharedStore", engine.store).audit_logs
+            ]
 
     def seal(self, is_stopping: Callable[[], bool]) -> None:
         """Seal if it is time."""

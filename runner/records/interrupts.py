@@ -640,8 +640,9 @@ def answers_from(prompt: object) -> list[Decision]:
 
 
 def _answer(block: object) -> Decision:
-    inner = block.get("interruptResponse") if isinstance(block, Mapping) else None
-    if not isinstance(block, Mapping) or len(block) != 1 or not isinstance(inner, Mapping):
+    is_single = isinstance(block, Mapping) and len(block) == 1
+    inner = block.get("interruptResponse") if is_single else None
+    if not isinstance(inner, Mapping):
         keys = sorted(map(str, block)) if isinstance(block, Mapping) else type(block).__name__
         raise ResponseError(
             f"expected an interruptResponse object, but got {keys}; nothing was applied."
@@ -658,7 +659,7 @@ def _answer(block: object) -> Decision:
         )
     texts = {name: inner.get(name) for name in ("responder", "decision", "comment")}
     for name, text in texts.items():
-        if not (text is None or isinstance(text, str)):
+        if not isinstance(text, str | None):
             raise ResponseError(
                 f"the {name} of the answer to {interrupt_id} is {codec.kind_of(text)}, not a text; "
                 "nothing was applied."
