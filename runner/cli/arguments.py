@@ -80,9 +80,10 @@ def read_json(text: str, option: str) -> Any:
             _content(text, option), *[codec.exact] * (option == "--response")
         )
     except CorruptDocument as error:
-        lacks_quotes = text[:1] not in {"@", "-", "{", "[", '"'} and "\n" not in text
-        quoted = quote(json.dumps(text, ensure_ascii=False))
-        hint = f"Text needs its own quotes: {option} {quoted}" if lacks_quotes else ""
+        is_text = isinstance(error.__cause__, json.JSONDecodeError) and "\n" not in text
+        quoted = f"{option} {quote(json.dumps(text, ensure_ascii=False))}"
+        lacks_quotes = is_text and text[:1] not in [*'@-{["']
+        hint = f"Text needs its own quotes: {quoted}" if lacks_quotes else ""
         raise CommandError(Exit.USAGE, f"{option} is {error}.", hint) from error
 
 

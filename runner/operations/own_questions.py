@@ -68,19 +68,21 @@ def _narrow(engine: Engine, voter: Voter, query: InterruptQuery) -> InterruptQue
 def _select(
     engine: Engine, voter: Voter, kind: Part, questions: Iterable[Interrupt]
 ) -> list[QuestionView]:
-    views = read_questions(engine.store, questions)
-    return [view for view in views if _has_part(engine, voter, kind, view)]
+    return [
+        view
+        for view in read_questions(engine.store, questions)
+        if _has_part(engine, voter, kind, view)
+    ]
 
 
 def _has_part(engine: Engine, voter: Voter, kind: Part, question: QuestionView) -> bool:
-    store = engine.store
     key = voter.principal.key
     if kind == "requested":
         return key in {question.requester, *question.on_behalf_of}
-    has_vote = has_voted(store, question, key)
-    if kind == "voted":
-        return has_vote
-    return not (has_vote or why_barred(engine, voter, question))
+    has_vote = has_voted(engine.store, question, key)
+    return (
+        has_vote if kind == "voted" else not (has_vote or why_barred(engine, voter, question))
+    )
 
 
 def has_voted(store: Store, question: QuestionView, key: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from itertools import repeat
 from typing import Any, TypeVar, cast
+from weakref import ref
 
 from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Standing, approved, effect_of
@@ -157,12 +158,12 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
 
 def with_comments(store: Store, view: QuestionView) -> QuestionView:
     """Add the comments, which are events of the run and have its retention."""
-    written = [
-        (event.at, cast("dict[str, str]", plain(event.data)))
+    comments = (
+        CommentView(data["by"], event.at, data["comment"])
         for event in all_events(store, view.run_id)
         if event.kind == EventKind.INTERRUPT_COMMENTED and event.detail == view.id
-    ]
-    comments = (CommentView(data["by"], at, data["comment"]) for at, data in written)
+        for data in [cast("dict[str, str]", plain(event.data))]
+    )
     return replace(view, comments=tuple(comments))
 
 
@@ -199,13 +200,19 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
 
 def _facts(store: Store, run_id: str) -> JSONObject:
     """Return the place and the requester of a run, which aren't stored with questions without a rule."""
+    # A migration changes the place, and nothing the requester.
     run = store.peek(run_id)
-    asked_for = store.requester(run_id) or {}
+    asked_for = _requester(ref(store), run_id)
     return {
-        "place": None if run is None else run.place,
+        "place": run and run.place,
         "requester": asked_for.get("principal", ""),
         "on_behalf_of": [*asked_for.get("on_behalf_of", ())],
     }
+
+
+@functools.lru_cache(1_000)
+def _requester(store: ref[Store], run_id: str) -> JSONMapping:
+    return store().requester(run_id) or {}  # type: ignore[union-attr] # the caller has it
 
 
 def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
@@ -233,22 +240,19 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
             if missing
             else "there is nothing to decide."
         )
-    without = [name for name in ids if not digests.get(name)]
-    if without:
-        raise UsageError(
-            f"the digest of the question {without[0]} is missing; nothing was done."
-        )
-    known_questions = [question for question in questions if question is not None]
-    graphs = {
-        run_id: _graph(store, run_id)
-        for run_id in dict.fromkeys(question.run_id for question in known_questions)
-    }
-    model, *questions_after = known_questions
+    for name in ids:
+        if not digests.get(name):
+            raise UsageError(f"the digest of the question {name} is missing; nothing was done.")
+    known = [question for question in questions if question is not None]
+    graphs = {name: _graph(store, name) for name in {question.run_id for question in known}}
+    model = known[0]
     expected = likeness(model, graphs[model.run_id])
-    for question in questions_after:
-        attributes = likeness(question, graphs[question.run_id])
-        differ = [name for name, value in attributes.items() if value != expected[name]]
-        if differ:
+    for question in known:
+        if differ := [
+            name
+            for name, value in likeness(question, graphs[question.run_id]).items()
+            if value != expected[name]
+        ]:
             raise UsageError(
                 f"the questions {model.id} and {question.id} differ in {' and '.join(differ)}, so they can't "
                 "be decided together; nothing was done."
@@ -358,9 +362,8 @@ def _rule_words(
 
 
 def _vote(vote: JSONMapping, standing: Standing) -> VoteView:
-    stored_names = [item.name for item in fields(VoteView) if item.name in vote]
     return VoteView(
-        **{name: plain(vote[name]) for name in stored_names},
+        **{item.name: plain(vote[item.name]) for item in fields(VoteView) if item.name in vote},
         is_void=vote["round"] < standing.tally.round,
         response=vote.get("body", {}).get("response"),
     )

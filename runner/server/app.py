@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from runner.errors import MissingExtra, RunnerError, UsageError
 from runner.records.codec import JSONObject
 from runner.server import api, pages
-from runner.server.access import SIGNED, Allow, caller
+from runner.server.access import OPEN, SIGNED, Allow, caller
 from runner.server.auth import Local
 from runner.server.browser import (
     SAFE,
@@ -170,8 +170,8 @@ async def _checked_request(request: Request) -> None:
             if permission := permission_of(route):
                 await permission(request)
             raise Problem(422, f"There is no parameter {unknown[0]!r:.80} here.")
-    if request.method not in SAFE and permission_of(route) is not SIGNED:
-        await check_form(request, await caller(request))
+    if request.method not in SAFE and (permission := permission_of(route)) is not SIGNED:
+        await check_form(request, await caller(request), is_open=permission is OPEN)
         await check_json(request)
 
 

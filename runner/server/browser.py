@@ -234,22 +234,25 @@ def origin_of(request: Request) -> str:
     return f"{address.scheme}://{address.netloc}"
 
 
-async def check_form(request: Request, person: Person | None) -> None:
+async def check_form(request: Request, person: Person | None, *, is_open: bool) -> None:
     """Refuse a browser's request that changes something without the token of its page.
+
+    A page that `is_open` asks nobody to log in.
 
     Raises:
         Problem: it comes from elsewhere, or lacks the token.
     """
     if request.headers.get("authorization", "").lower().startswith("bearer "):
         return  # a browser adds the other schemes by itself, and never this one
-    if request.method in SAFE or not check_origin(request):
+    if not check_origin(request):
         return
     token = request.headers.get(TOKEN_HEADER, "")
     if not token and "form" in request.headers.get("content-type", ""):
         token = str((await request.form()).get(TOKEN, ""))
-    tokens: FormTokens = request.app.state.form_tokens
-    if not tokens.holds(token, person):
+    if not request.app.state.form_tokens.holds(token, person):
         raise Problem(
-            403 if person else 401,
-            "The page is too old, or you are logged out. Log in, then go back to what you typed.",
+            403 if person or is_open else 401,
+            "The page is too old. Go back, load it again and repeat what you typed; nothing was done."
+            if is_open
+            else "The page is too old, or you are logged out. Log in, then go back to what you typed.",
         )

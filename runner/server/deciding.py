@@ -56,8 +56,9 @@ def decide_each(
         except StoreError:
             raise
         except RunnerError as error:
-            name = decision.interrupt_id
-            receipts.append(Receipt(ReceiptStatus.REJECTED, name, detail=str(error)))
+            receipts.append(
+                Receipt(ReceiptStatus.REJECTED, decision.interrupt_id, detail=str(error))
+            )
     return receipts
 
 
@@ -129,8 +130,8 @@ def start_for(
     **options: Any,
 ) -> Run:
     """Start a run for a person; rules may exclude them from deciding. See `decide` for `proof`."""
-    present_options = without_empty(options)
-    body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
+    options = without_empty(options)
+    body = start_body(graph, task, person.principal, idempotency_key=key, **options)
     proof = proof or _sign(services, person, body).get("proof")
     return services.client.start(
         graph,
@@ -138,7 +139,7 @@ def start_for(
         idempotency_key=key,
         requester=person.principal,
         proof=proof,
-        **present_options,
+        **options,
     )
 
 

@@ -157,6 +157,13 @@ def test_a_mistake_is_one_line_and_a_hint(cli, arguments, code, message):
     assert len(done.stderr.splitlines()) <= 2
 
 
+@pytest.mark.parametrize("number", ["1" * 50, "1e999"])
+def test_a_number_that_is_refused_needs_no_quotes(cli, number):
+    done = cli("run", "shop-echo", "--input", number)
+
+    assert (done.exit_code, done.stderr.count("\n"), "quotes" in done.stderr) == (2, 1, False)
+
+
 def test_a_store_that_is_not_there_ends_with_7(cli):
     """Without a store nothing is started, and the error has the address that was tried."""
     done = cli("runs", "list", url="redis://127.0.0.1:1/0")

@@ -616,6 +616,20 @@ def test_a_rejection_by_mail_needs_a_reason(site, mailbox):
     assert send(site, token, decision='"reject"', reason="twice").status_code == 200
 
 
+def test_a_page_that_is_too_old_says_so_to_people_without_a_login(site, mailbox):
+    """A link asks nobody to log in, so neither does its error; control: another page's asks."""
+    question, token = asked(site, mailbox, "text")
+    site.person = None
+    refused = send(site, token, form_token="", answer="yes")
+    assert (refused.status_code, "The page is too old. Go back" in refused.text) == (403, True)
+    assert "og in" not in refused.json()["detail"]
+    assert state_of(site, question) == ("open", [])
+    other = site.http.post(
+        "/inbox/views", data={"name": "a"}, headers={"Origin": "https://runner.example"}
+    )
+    assert (other.status_code, "Log in" in other.text) == (401, True)
+
+
 def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     """While a question is open hashes say who has a link; then nothing does."""
     question, token = asked(site, mailbox, "rule")
@@ -804,8 +818,7 @@ def test_links_that_are_not_ours_have_no_effect(site, mailbox, number):
             "decision": attacks.random.choice(['"approve"', '"reject"'])
         }
         if kind == "of_another_site":
-            refusal = 403 if "origin" in attack else 401
-            assert send(site, **attack).status_code == refusal
+            assert send(site, **attack).status_code == 403
             continue
         with pytest.raises(Problem) as refused:  # of the request only the page reads more
             site.door.page(None, None, attack["token"], {"f.decision": attack["decision"]})

@@ -168,7 +168,9 @@ def _version(request: Request, person: Person, services: Services) -> str:
         time.time() // 60,
         sorted(services.store.signed(Absence).items()),
         directory.selectors_of(person.voter(0), services.settings.directory),
-        (person.principal, sorted(person.roles), person.graph),
+        person.principal,
+        sorted(person.roles),
+        person.graph,
         request.url,
     )
     return f'"{hashlib.sha256(repr(facts).encode()).hexdigest()}"'

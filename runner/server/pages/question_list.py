@@ -123,16 +123,16 @@ class QuestionList:
         self,
         services: Services,
         person: Person,
-        limit: int = 0,
+        limit: int = ROWS,
         query: InterruptQuery | None = None,
     ) -> Page[QuestionView]:
         """Read a page of the list, or of a part of it by another query."""
         store = services.store
         query = query or self.query(person)
-        limit = limit or ROWS
         if self.tab == "done":
             by = self.filters["by"]
-            by = person.principal.key if by == "me" else by
+            if by == "me":
+                by = person.principal.key
             closed = closed_questions(store, query, limit, self.cursor, by=by)
             return Page([read_question(store, item) for item in closed], closed.next)
         if self.tab in {"mine", "voted", "requested"}:
