@@ -419,6 +419,18 @@ def test_slots_are_shared_and_nodes_woken_where_servers_are_up(redis_url, other_
             assert number == 1 or store.connections[number].call("HGET", windows, "g")
 
 
+def test_the_log_says_once_that_a_server_is_away(redis_url, clock, caplog):
+    """Each sweep and each heartbeat asks it; control: where nothing sweeps, each request says so."""
+    with closing(partitioned([redis_url, "redis://127.0.0.1:1/0"], clock)) as store:
+        store.do(ShareSlots({"g": 8}))
+        assert [line.split(":")[0] for line in caplog.messages] == ["partition.left_out"]
+        for _ in range(3):
+            store.sweep()
+            store.do(ShareSlots({"g": 8}))
+        lines = [line.split(":")[0] for line in caplog.messages]
+        assert lines == ["partition.left_out", "sweep.failed"]
+
+
 def test_a_nested_graph_begins_while_another_server_is_away(redis_url):
     """Also in a process that has published nothing yet, such as a child of a prefork pool."""
     registry = Registry()

@@ -435,10 +435,12 @@ class PartitionedStore:
             try:
                 replies.append(ask(partition))
             except StoreError as error:
-                log.warning(
-                    "partition.left_out: %s There, limits may not pause and nodes begin some seconds later.",
-                    error,
-                )
+                if partition not in self._away:  # then a sweep has said so
+                    log.warning(
+                        "partition.left_out: %s There, limits may not pause and nodes begin some seconds "
+                        "later.",
+                        error,
+                    )
         return replies
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
@@ -541,8 +543,8 @@ class PartitionedStore:
         """
         count = 0
         doorbells = list[Doorbell]()
-        failed = list[StoreError]()
-        fired: list[tuple[str, str]] = []
+        failed: StoreError | None = None
+        fired = list[tuple[str, str]]()
         for partition in self._partitions:
             began = time.monotonic()
             if partition is not self._first and began < self._away.get(partition, 0.0):
@@ -550,7 +552,7 @@ class PartitionedStore:
             try:
                 reply = self._rung(partition, partition.sweep(limit))
             except StoreError as error:
-                failed.append(error)
+                failed = failed or error
                 if partition not in self._away:
                     log.warning("sweep.failed: %s The other partitions are swept.", error)
                 self._away[partition] = 3 * time.monotonic() - 2 * began
@@ -564,7 +566,7 @@ class PartitionedStore:
                 else:
                     fired.append((kind, name))
         if failed and len(self._away) == len(self._partitions):
-            raise failed[0]
+            raise failed
         return Reply("swept", doorbells, fired=fired, count=count)
 
     # Reading
