@@ -640,9 +640,8 @@ def answers_from(prompt: object) -> list[Decision]:
 
 
 def _answer(block: object) -> Decision:
-    is_single = isinstance(block, Mapping) and len(block) == 1
-    inner = block.get("interruptResponse") if is_single else None
-    if not isinstance(inner, Mapping):
+    inner = block.get("interruptResponse") if isinstance(block, Mapping) else None
+    if not isinstance(block, Mapping) or len(block) != 1 or not isinstance(inner, Mapping):
         keys = sorted(map(str, block)) if isinstance(block, Mapping) else type(block).__name__
         raise ResponseError(
             f"expected an interruptResponse object, but got {keys}; nothing was applied."
