@@ -683,7 +683,7 @@ def test_a_sum_says_how_many_questions_are_not_in_it():
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-def test_thirty_equal_refunds_take_three_clicks(desk, browser, tmp_path):
+def test_thirty_equal_refunds_take_three_clicks(desk, browser):
     """The bar counts and sums the selected ones and covers no row; it works without a script."""
     for number in range(30):
         asked(desk, {"amount": 100 + number + 0.5, "iban": "DE90" if number == 7 else "DE89"})
@@ -693,7 +693,7 @@ def test_thirty_equal_refunds_take_three_clicks(desk, browser, tmp_path):
     with Served(desk.app, free_port()) as served:
         page = browser.new_page(base_url=served.url)
         page.goto("/inbox?tab=mine&graph=refunds")
-        seen = look(page, tmp_path, "inbox")
+        seen = look(page)
         page.click("#pick-all")
         bar = page.locator(".sticky")
         assert "Decide 30 together · 3,450.00 EUR" in bar.inner_text()
@@ -702,7 +702,7 @@ def test_thirty_equal_refunds_take_three_clicks(desk, browser, tmp_path):
         assert last["y"] + last["height"] <= bar.bounding_box()["y"] + 1
         page.click("text=Decide 30 together")
         page.wait_for_selector("table.together")
-        seen += look(page, tmp_path, "together")
+        seen += look(page)
         assert page.evaluate("document.documentElement.scrollHeight") < 2500
         assert page.locator("[data-odd]").all_inner_texts() == ["DE90 differs"]
         page.uncheck("tr:has-text('DE90') input[name=pick]")
@@ -712,7 +712,7 @@ def test_thirty_equal_refunds_take_three_clicks(desk, browser, tmp_path):
         )
         page.click("text=Approve 29")
         page.wait_for_selector("#result:has-text('29 approved')")
-        seen += look(page, tmp_path, "result")
+        seen += look(page)
         page.click("#result >> text=Back to the inbox")
         page.wait_for_url("**/inbox?tab=mine&graph=refunds")
         assert page.locator("tbody tr").count() == 1
@@ -760,7 +760,7 @@ REFUNDS = 5
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
+def test_two_clicks_decide_each_question_of_a_list(desk, browser):
     """Approve and Next; n goes on and p back; the inbox is as it was left, without what was decided."""
     questions = [asked(desk, {"amount": number}) for number in range(REFUNDS)]
     asked(desk, {"assignees": ["ana"]}, graph="names")
@@ -771,11 +771,11 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
         page = browser.new_page(base_url=served.url)
         page.goto("/inbox?tab=mine&graph=refunds")
         page.click("tbody th a")
-        seen = look(page, tmp_path, "question")
+        seen = look(page)
         for left in reversed(range(1, REFUNDS - 1)):
             page.click("button:text-is('Approve')")
             page.wait_for_selector("[data-result=accepted]")
-            seen += look(page, tmp_path, "receipt") if left == 1 else []
+            seen += look(page) if left == 1 else []
             page.click("[data-result] .button:has-text('Next')")
             page.wait_for_selector(f"#way:has-text('{left} left')")
         page.keyboard.press("n")

@@ -196,7 +196,7 @@ def test_an_amount_that_could_be_two_is_refused(desk, typed):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
+def test_amounts_and_times_are_those_of_the_reader(desk, berlin):
     """In the inbox, the title, the call and beside the field where one is typed; the zone is said."""
     question = asked(desk, "pay")
     asked(desk, "pay", {"amount": 4800})
@@ -209,7 +209,7 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
     assert re.fullmatch(
         r"Times are in Europe/Berlin \(\w+\+?\d*\)\.", berlin.inner_text("#zone")
     )
-    seen = look(berlin, tmp_path, "inbox")
+    seen = look(berlin)
     berlin.goto(f"/q/{question.id}?tab=mine")
     assert berlin.inner_text("#way [rel=next]").startswith("Next: Pay 4.800,00 EUR to")
     assert berlin.inner_text("h1").startswith("Pay 48.000,00 EUR to")
@@ -228,10 +228,10 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
     assert said == "1.234 could be two numbers: type 1234, or 1.2340"
     berlin.fill("[name='f.amount']", "4800,5")
     assert berlin.locator("[name='f.amount']").evaluate(unclear) == ""
-    seen += look(berlin, tmp_path, "pay")
+    seen += look(berlin)
     berlin.click("text=Approve with changes")
     assert "4.800,50" in berlin.inner_text("#decision")
-    seen += look(berlin, tmp_path, "confirm")
+    seen += look(berlin)
     assert not seen
 
 

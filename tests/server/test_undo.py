@@ -115,7 +115,7 @@ def test_the_api_says_until_when(desk):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-def test_the_page_counts_down(desk, browser, tmp_path):
+def test_the_page_counts_down(desk, browser):
     """By a script; both themes and widths have no violation of accessibility rules."""
     _, question = asked(desk)
     desk.app.state.auth = lambda request: Person(
@@ -128,7 +128,7 @@ def test_the_page_counts_down(desk, browser, tmp_path):
         page.wait_for_selector("[data-left]:has-text(' s')")
         first = page.inner_text("[data-left]")
         page.wait_for_selector(f"[data-left]:not(:text-is({first.strip()!r}))")
-        seen = look(page, tmp_path, "undo")
+        seen = look(page)
         page.click("button:text-is('Take it back')")
         page.wait_for_selector("button:text-is('Approve')")
         page.close()
