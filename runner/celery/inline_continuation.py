@@ -134,7 +134,7 @@ class Claims:
         """Return the claim of a task that continues inline. Later doorbells can't use a claim taken here."""
         with self._lock:
             claim = self._claims.pop(task_id, None)
-        return claim if claim and claim.record.nonce == nonce else None
+        return claim if claim is not None and claim.record.nonce == nonce else None
 
 
 claims = Claims()
