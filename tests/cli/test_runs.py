@@ -159,6 +159,7 @@ def test_a_mistake_is_one_line_and_a_hint(cli, arguments, code, message):
 
 @pytest.mark.parametrize("number", ["1" * 50, "1e999"])
 def test_a_number_that_is_refused_needs_no_quotes(cli, number):
+    """The error is one line: quotes would make it a text, and it was meant as a number."""
     done = cli("run", "shop-echo", "--input", number)
 
     assert (done.exit_code, done.stderr.count("\n"), "quotes" in done.stderr) == (2, 1, False)
