@@ -100,7 +100,7 @@ def standing_in(
 ) -> list[Absence]:
     """List the absences that lend a vote on a question now (ms), as far as known before the vote.
 
-    Without a rule it lends an assignee's answer.
+    Without a rule, they lend an assignee's answer.
     """
     absences = [absence for absence in absences if absence.since <= now <= absence.until]
     if question.rule is None:

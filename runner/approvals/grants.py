@@ -216,8 +216,9 @@ def check_bounds(bounds: object) -> None:
         raise GrantRefused("bounds", f"requires {sorted(unbound)}, and bounds no such argument")
     for name, bound in properties_of(bounds).items():
         where = f"bounds.{name}"
-        if not isinstance(bound, Mapping) or set(bound) - set(KEYWORDS):
-            raise GrantRefused(where, f"may have {', '.join(KEYWORDS)}, not {bound!r:.80}")
+        wrong = [*codec.without(bound, *KEYWORDS)] if isinstance(bound, Mapping) else bound
+        if wrong or not isinstance(bound, Mapping):
+            raise GrantRefused(where, f"may have {', '.join(KEYWORDS)}, not {wrong!r:.80}")
         for keyword in INSIDE.keys() & bound:
             if isinstance(bound[keyword], str) or number_of(bound[keyword]) is None:
                 raise GrantRefused(

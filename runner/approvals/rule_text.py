@@ -57,7 +57,10 @@ def in_words(
         head,
         *_excluded(rule, requester, on_behalf_of),
         *_ends(rule),
-        *_delegated(rule),
+        *{
+            "group": ["may be delegated within the group"],
+            "anyone": ["may be delegated to anyone"],
+        }.get(rule.delegate, ()),
         *_escalations(rule),
         *([f"a decision can be taken back for {_span(rule.undo)}"] if rule.undo else []),
         *([f"asked because {shown(rule.because)}"] if rule.because else []),
@@ -172,14 +175,6 @@ def _ends(rule: Rule) -> list[str]:
     ):
         phrases.append("an edit resets earlier votes")
     return phrases
-
-
-def _delegated(rule: Rule) -> list[str]:
-    return {
-        "none": [],
-        "group": ["may be delegated within the group"],
-        "anyone": ["may be delegated to anyone"],
-    }[rule.delegate]
 
 
 def _escalations(rule: Rule) -> list[str]:

@@ -337,12 +337,7 @@ def _check(rule: Rule) -> None:
             raise UsageError(f"{name} of a rule must be one of {choices}, not {value!r:.40}.")
     if _stored.get():
         return
-    uses = 1 if rule.grants is None else rule.grants.uses
-    texts = rule.because, rule.calendar, rule.auth.acr or (rule.auth.acr is None and "")
-    if [*map(type, (rule.auth.level, uses, *texts))] != [int, int, str, str, str] or not uses:
-        raise UsageError(
-            "level and uses of a rule are whole numbers, uses from 1; because, calendar and acr are texts."
-        )
+    _check_types(rule, rule.auth, rule.grants)
     check_reach(rule)
     rule.frozen()
     if rule.grants:
@@ -355,6 +350,19 @@ def _check(rule: Rule) -> None:
         validation.check_keywords(bounds, "bounds of the grants of a rule")
     if rule.stages:
         _check_stages(rule)
+
+
+def _check_types(rule: Rule, auth: Auth, grants: Grants | None) -> None:
+    for name, kind, value in (
+        ("level", int, auth.level),
+        ("uses", int, 1 if grants is None else grants.uses or ""),
+        ("because", str, rule.because),
+        ("calendar", str, rule.calendar),
+        ("acr", str, "none" if auth.acr is None else auth.acr or 0),
+    ):
+        if not isinstance(value, kind) or isinstance(value, bool):
+            form = "a number from 1" if name == "uses" else f"of the type {kind.__name__}"
+            raise UsageError(f"{name} of a rule must be {form}, not {value!r:.40}.")
 
 
 def _check_stages(rule: Rule) -> None:

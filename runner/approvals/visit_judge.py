@@ -233,7 +233,7 @@ class VisitJudge:
         if excludes_requester(rule):
             requester = self._store.requester(answer.run_id)
             root = self._root(answer.run_id)
-        # This node's answerers include this question's own voters; doors check the others.
+        # Doors check who answered this node's other questions.
         answered = codec.without(answerers(self._store, rule, answer), answer.node_id)
         return Evidence(
             self._votes.get(answer.id) or self._store.votes(answer.id),
@@ -285,21 +285,19 @@ def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozen
 
     For the node that asks, these are the people who answered its other questions.
     """
-    people = answerers_of(
+    return answerers_of(
         store,
         rule,
         question.run_id,
         is_nested=PATH in (question.place or {}).get("graph", ""),
+        but=question.id,
     )
-    if question.node_id in people:
-        people[question.node_id] -= {vote["by"] for vote in store.votes(question.id)}
-    return people
 
 
 def answerers_of(
-    store: Store, rule: Rule, run_id: str, *, is_nested: bool = True
+    store: Store, rule: Rule, run_id: str, *, is_nested: bool = True, but: str = ""
 ) -> dict[str, frozenset[str]]:
-    """Return, by node as a rule names it, who answered it: in a run or one around it."""
+    """Return, by node as a rule names it, who answered it, in a run or one around it, but one question."""
     nodes = excluded_answerers(rule)
     runs = [run_id]
     if nodes and is_nested:
@@ -308,7 +306,7 @@ def answerers_of(
     return {
         node: frozenset().union(
             *(
-                store.answerers(run_id, node.removeprefix(OUTER))
+                store.answerers(run_id, node.removeprefix(OUTER), but)
                 for run_id in runs[node.startswith(OUTER) :]
             )
         )

@@ -492,8 +492,7 @@ def requester_of(engine: Engine, body: JSONMapping) -> JSONObject:
     requester: JSONObject = {"principal": principal}
     if body.get("on_behalf_of"):
         requester["on_behalf_of"] = [Principal.read(name).key for name in body["on_behalf_of"]]
-    proof = body.get("proof")
-    if proof is None:
+    if body.get("proof") is None:
         return requester
     keys = engine.decision_keys.read()
     try:

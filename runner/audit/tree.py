@@ -47,8 +47,7 @@ class Frontier:
         hashes = [*self.hashes, leaf]
         size = self.size
         while size & 1:  # two full subtrees of the same size become one
-            right = hashes.pop()
-            hashes[-1] = parent_hash(hashes[-1], right)
+            hashes[-1] = parent_hash(hashes[-1], hashes.pop())
             size >>= 1
         return Frontier(self.size + 1, tuple(hashes))
 

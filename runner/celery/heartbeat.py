@@ -213,8 +213,7 @@ class Heartbeat(WorkerThread):
             now["queues"] = sorted(queue.name for queue in tasks.queues)
             now["events"] = not groups or "task" in groups
             now["slots"] = scaler.max_concurrency if scaler else worker.pool.num_processes
-        description = {**self._description, **now}
-        if self._workers.enter(description, time.time_ns() // 1_000_000):
+        if self._workers.enter({**self._description, **now}, time.time_ns() // 1_000_000):
             self._lost_check_due = 0.0
         self._watch_clock()
         self._share_slots()

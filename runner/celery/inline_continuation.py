@@ -56,7 +56,7 @@ CLAIMED = "runner_claimed"
 """The header of a node that continues inline: the nonce and fence of its claim."""
 
 KNOWN = {*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"}
-"""Celery's headers: it looks for missing ones in each task, slowly."""
+"""Celery's own headers: it looks for others in each task, slowly, unless they are given."""
 
 MARK = "runner.next"
 """The beginning of a task's value that names the next visit on its slot."""
@@ -68,7 +68,7 @@ SHARE_OF_LIMIT = 0.5
 """The share of a time limit after which a child begins no task: a late signal would hit that one."""
 
 PERMISSION_LASTS = 1.0
-"""Seconds for which a pass of the worker's event loop permits it: a blocked worker's children begin none."""
+"""Seconds for which a pass of the worker's event loop lets children begin tasks; a blocked worker's stop."""
 
 INLINE_POOLS = {
     "celery.concurrency.solo",

@@ -61,7 +61,7 @@ class MonitoredDispatcher(EventDispatcher):
                 self.unheard_until = 0.0 if self._has_listeners() else self._known_until
             except Exception:  # noqa: BLE001 - a closed channel raises AttributeError
                 self.unheard_until = 0.0  # Celery keeps events until the broker is back
-        if not self.unheard_until:
+        if not (self.unheard_until and type.startswith("task-")):
             super().send(type, *args, **fields)
 
     def _has_listeners(self) -> bool:

@@ -135,7 +135,8 @@ def show(context: CommandContext, name: str) -> None:
             key.nodes,
             stamp(key.since),
             " ".join(key.holders),
-            _pause(pauses.pop(key.key, None)) or _last_start(key.last_start_at),
+            _pause(pauses.pop(key.key, None))
+            or (key.last_start_at and f"the last starts {stamp(key.last_start_at)}"),
         )
         for key in limit.waiting
     ]
@@ -218,10 +219,6 @@ def _limit_row(limit: LimitView) -> tuple[object, ...]:
     if pauses:
         status += f", {len(pauses)} of its keys paused"
     return limit.name, code, changed, status, sum(key.nodes for key in limit.waiting)
-
-
-def _last_start(starts_at: int) -> str:
-    return f"the last starts {stamp(starts_at)}" if starts_at else ""
 
 
 def _pause(pause: LimitPause | None) -> str:

@@ -502,8 +502,9 @@ def migrate(
     for waiting in [str(run_id)] if graph is None else _waiting(context, graph):
         try:
             nodes = context.client.run(waiting).migrate(**changes).nodes
-            moved = not changes["dry_run"]
-            runs.append(MigratedRun(waiting, moved=moved, error="", nodes=tuple(nodes)))
+            runs.append(
+                MigratedRun(waiting, moved=not changes["dry_run"], error="", nodes=tuple(nodes))
+            )
         except RunnerError as error:
             # An error of the only run is the command's error.
             if graph is None or isinstance(error, StoreError):

@@ -168,8 +168,7 @@ class McpGate:
         is_kept = False
         try:
             outcome = self._drive(run_id)
-            capabilities = _object(_object(params, "_meta"), CAPABILITIES)
-            if TASKS in _object(capabilities, "extensions"):
+            if TASKS in _object(_object(_object(params, "_meta"), CAPABILITIES), "extensions"):
                 head = await self._head(run_id)
                 is_kept = True
                 return {"result": {"resultType": "task", **head, "status": "working"}}

@@ -528,8 +528,9 @@ def result_form(definition: Definition | None) -> JSONObject | None:
 def complete(value: Any, text: str = "") -> types.CallToolResult:
     """Return a tool's result; only an object is structured, which all protocol versions accept."""
     content = types.TextContent(type="text", text=text or pretty(value))
-    structured = value if isinstance(value, dict) else None
-    return types.CallToolResult(content=[content], structured_content=structured)
+    return types.CallToolResult(
+        content=[content], structured_content=value if isinstance(value, dict) else None
+    )
 
 
 def failed(text: str) -> types.CallToolResult:

@@ -116,8 +116,7 @@ class NoticeThread:
                     for notice in notices:
                         if stopping.is_set() or not self.hold():
                             return
-                        is_ours = notice.kind.startswith("interrupt.")
-                        if not is_ours or self._is_done(notice):
+                        if not notice.kind.startswith("interrupt.") or self._is_done(notice):
                             reader.done([notice])
                 self._between(self.hold)
         finally:

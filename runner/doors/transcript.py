@@ -73,7 +73,12 @@ class Transcript:
         Each visit began with a prompt; earlier messages belong to a session or were given to the
         agent.
         """
-        prompts = [number for number, item in enumerate(messages) if _is_prompt(item)]
+        prompts = [
+            number
+            for number, item in enumerate(messages)
+            if item["role"] == "user"
+            and any("toolResult" not in block for block in item["content"])
+        ]
         begun = prompts[-visits] if 0 < visits <= len(prompts) else 0
         for number in range(max(begun, self._read[source]), len(messages)):
             name = f"{source}/{number}"
@@ -126,9 +131,3 @@ class Transcript:
         yield core.ToolCallResultEvent(
             message_id=name, tool_call_id=call, content=text, role="tool", subagent_run_id=owner
         )
-
-
-def _is_prompt(item: Any) -> bool:
-    return item["role"] == "user" and any(
-        "toolResult" not in block for block in item["content"]
-    )

@@ -133,8 +133,7 @@ def reassign(
         name = plain_name(person.key)
         withdraw(engine, interrupt_id, reason, reask=True, by=by, to=[name])
         detail = f"withdrawn, and asked again of {name}"
-        run_id = run_of(interrupt_id)
-        return Receipt(ReceiptStatus.ACCEPTED, interrupt_id, run_id, detail)
+        return Receipt(ReceiptStatus.ACCEPTED, interrupt_id, run_of(interrupt_id), detail)
     return lend(
         engine,
         question,

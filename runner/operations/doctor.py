@@ -193,7 +193,7 @@ def read_facts(settings: Settings) -> Facts:
         unreadable=shared.unreadable_queues(
             {queue for worker in workers for queue in worker.queues}
         ),
-        unread_queues=_unread_queues(settings),
+        unread_queues=_unread_queues(shared),
         foreign_queues=foreign_queues,
         unasked=unasked,
         broker=""
@@ -331,8 +331,14 @@ def _connection(url: str) -> Iterator[Any]:
         yield connection
 
 
-def _unread_queues(settings: Settings) -> set[str]:
+def _unread_queues(shared: Shared) -> set[str]:
     """Return the queue of starts and answers if messages wait on it; SQS tells workers alone."""
+    settings = shared.settings
+    if (
+        settings.broker_is_store
+    ):  # maybe with Sentinels, whose options kombu takes from elsewhere
+        nodes = shared.queued_nodes([settings.messages_queue])
+        return {each.queue for each in nodes if each.tasks}
     if not settings.broker.startswith("sqs:"):
         with suppress(Exception), _connection(settings.broker) as connection:
             queue = connection.channel().queue_declare(settings.messages_queue, passive=True)

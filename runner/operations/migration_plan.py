@@ -530,8 +530,7 @@ def _has_ended(owner: NodeRecord, item_or_count: NodeRecord | MapRecord) -> bool
 
 def renamed(question: Interrupt, name: str) -> Interrupt:
     """Return a question as its node asks it under another id: question id and digest change, too."""
-    address = Address(question.run_id, name, question.visit)
-    new_id = address.interrupt_id(
+    new_id = Address(question.run_id, name, question.visit).interrupt_id(
         question.scope, question.name, question.number, question.reasked
     )
     new_question = replace(question, id=new_id, node_id=name, replaces=question.id)

@@ -200,7 +200,7 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
 
 def _facts(store: Store, run_id: str) -> JSONObject:
     """Return the place and the requester of a run, which aren't stored with questions without a rule."""
-    # A migration changes the place, and nothing the requester.
+    # A migration may change the place; nothing changes the requester.
     run = store.peek(run_id)
     asked_for = _requester(ref(store), run_id)
     return {

@@ -227,7 +227,9 @@ def _build(cls: type[BaseException], record: ErrorRecord) -> BaseException | Non
             error: BaseException = cls.__new__(
                 cls, arguments[0], [restore(member) for member in record.members]
             )
-        elif _is_built_in(cls):
+        elif isinstance(cls.__init__, WrapperDescriptorType) and isinstance(
+            cls.__new__, BuiltinFunctionType
+        ):
             # Constructors of built-in classes set slots that aren't in `__dict__`, such as `errno`.
             error = cls(*arguments)
         else:
@@ -247,12 +249,6 @@ def _bare(cls: type[BaseException]) -> BaseException:
     make: Any = next(maker for maker in makers if isinstance(maker, BuiltinFunctionType))
     error: BaseException = make(cls)
     return error
-
-
-def _is_built_in(cls: type[BaseException]) -> bool:
-    return isinstance(cls.__init__, WrapperDescriptorType) and isinstance(
-        cls.__new__, BuiltinFunctionType
-    )
 
 
 def _reads_alike(error: BaseException, record: ErrorRecord) -> bool:

@@ -452,8 +452,7 @@ def title_of(interrupt: Interrupt) -> str:
     edit = (
         codec.plain(codec.unpack(interrupt.response)) if interrupt.decision == "edit" else None
     )
-    args = edit if isinstance(edit, Mapping) else interrupt.args
-    return titles.filled(template, args)
+    return titles.filled(template, edit if isinstance(edit, Mapping) else interrupt.args)
 
 
 def policy_of(interrupt: Interrupt) -> JSONObject:

@@ -154,8 +154,10 @@ class InterruptQuery:
     def position(self) -> Callable[[Interrupt], tuple[int, str]]:
         """Return the function that computes a question's position in the listing."""
         if self.closed:
-            return closed_position
-        return urgent_position if self.urgent else asked_position
+            return lambda question: (-question.answered_at, question.id)
+        if self.urgent:
+            return lambda question: (question.ends_at or EVER + question.asked_at, question.id)
+        return lambda question: (question.asked_at, question.id)
 
     @property
     def searches(self) -> bool:
@@ -205,18 +207,6 @@ def _words(question: Interrupt) -> str:
         tool_of(question.action),
     ]
     return "\n".join([*fields, *texts]).casefold()
-
-
-def asked_position(question: Interrupt) -> tuple[int, str]:
-    return question.asked_at, question.id
-
-
-def urgent_position(question: Interrupt) -> tuple[int, str]:
-    return question.ends_at or EVER + question.asked_at, question.id
-
-
-def closed_position(question: Interrupt) -> tuple[int, str]:
-    return -question.answered_at, question.id
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -229,15 +229,14 @@ def _is_ours(request: Request, origin: str) -> bool:
 
 def origin_of(request: Request) -> str:
     """Return the origin at which people open the pages: RUNNER_SERVER_URL's, or else the request's."""
-    settings = request.app.state.services.settings
-    address = urlsplit(settings.server_url or str(request.base_url))
+    address = urlsplit(request.app.state.services.settings.server_url or str(request.base_url))
     return f"{address.scheme}://{address.netloc}"
 
 
 async def check_form(request: Request, person: Person | None, *, is_open: bool) -> None:
     """Refuse a browser's request that changes something without the token of its page.
 
-    A page that `is_open` asks nobody to log in.
+    `is_open`: its page asks nobody to log in.
 
     Raises:
         Problem: it comes from elsewhere, or lacks the token.

@@ -249,8 +249,7 @@ async def runs_stream(
     if reached is None:
         snapshot, begun = await _read(read_snapshot)
         reached = begun
-        position = known_position(run_ids, reached)
-        yield await _read(frame, person, "snapshot", snapshot, position)
+        yield await _read(frame, person, "snapshot", snapshot, known_position(run_ids, reached))
     with hub.subscribed(reached) as subscriber:
         while not await request.is_disconnected():
             try:
@@ -433,8 +432,7 @@ async def ticker_stream(
                     person, "reset", {"reason": "events between are not known any more"}
                 )
             # Read after the reader has begun, so that no event is lost between the two.
-            snapshot = await _read(read_snapshot)
-            yield await _read(frame, person, "snapshot", snapshot, begun)
+            yield await _read(frame, person, "snapshot", await _read(read_snapshot), begun)
         reached_positions = _places(begun if missed_events is None else after)
         waiting = deque(missed_events or ())
         while not await request.is_disconnected():

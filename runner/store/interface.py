@@ -434,8 +434,11 @@ class Store(Bounded, Protocol):
     def standings(self, ids: Sequence[str]) -> list[Standing]:
         """Read the standing of the votes on each question."""
 
-    def answerers(self, run_id: str, node: str) -> frozenset[str]:
-        """Return the keys of people who answered or voted on the questions of a node's latest visit."""
+    def answerers(self, run_id: str, node: str, but: str = "") -> frozenset[str]:
+        """Return the keys of people who answered or voted on a node's questions of its latest visit.
+
+        The question with the id `but` is left out.
+        """
 
     def requester(self, run_id: str) -> JSONMapping | None:
         """Read the requester of a run's outermost run, as in `Start`; None if it isn't known."""

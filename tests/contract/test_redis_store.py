@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import redis
 
 from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
@@ -1098,3 +1099,21 @@ def test_a_long_backlog_of_runs_that_are_gone_is_passed(store, client, worker):
     client.eval(pack, 1, "runner:{p00}:fair:n:g|5:noisy")
 
     assert [bell.run_id for bell in store.do(ShareSlots({"g": 5})).doorbells] == [last]
+
+
+@pytest.mark.parametrize(
+    ("text", "passing"),
+    [
+        ("You can't write against a read only replica.", True),
+        # A script's, from Redis 6.2.
+        ("Error running script: -READONLY You can't write against a read only replica.", True),
+        ("User replica-reader has no permissions to run the 'evalsha' command", False),
+    ],
+)
+def test_only_a_refusal_that_will_pass_is_said_to(store, text, passing):
+    """A name in a refusal for good doesn't make it one that passes."""
+    with pytest.raises(StoreError) as refused, store.connection.translated():
+        raise redis.ResponseError(text)
+
+    assert refused.value.passing == passing
+    assert ("RUNNER_REDIS_URL" in str(refused.value)) == passing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import json
 import unicodedata
@@ -205,6 +206,16 @@ def test_a_rule_by_which_nobody_could_decide_is_refused(options):
     """A mistake in a rule is found where it is declared, not when the money is to go."""
     with pytest.raises(UsageError):
         Rule(**options)
+
+
+def test_a_rule_takes_enumerations_for_texts_and_numbers():
+    """Programs name their reasons, levels and calendars by them."""
+    text, level = enum.StrEnum("Text", "banking"), enum.IntEnum("Level", {"login": 2})
+    rule = Rule(
+        because=text.banking, calendar=text.banking, auth=Auth(level.login, acr=text.banking)
+    )
+
+    assert Rule.thawed(rule.frozen()).calendar == "banking"
 
 
 @pytest.mark.parametrize("wrong", ["900", True, -1, float("nan"), float("inf"), [900]])

@@ -147,8 +147,11 @@ def _repeat(transition: Transition, **changes: Any) -> None:
 def throttled(transition: Transition) -> None:
     """Wait, longer after each refusal."""
     limits = transition.definition
-    doubled = limits.first_delay * 2.0 ** (transition.state.throttled - 1)
-    transition.add(Wait(min(limits.max_delay, doubled)))
+    transition.add(
+        Wait(
+            min(limits.max_delay, limits.first_delay * 2.0 ** (transition.state.throttled - 1))
+        )
+    )
 
 
 def waited(transition: Transition) -> None:

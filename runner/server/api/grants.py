@@ -147,5 +147,4 @@ def vote(
 @router.post("/grants/{grant_id}:revoke", summary="Revoke a grant")
 def revoke(grant_id: str, body: Revocation, person: Grants, services: Served) -> GrantView:
     """Revoke a grant: it allows no new calls."""
-    engine = services.client.engine
-    return granting.revoke(engine, grant_id, body.reason, person.principal.key)
+    return granting.revoke(services.client.engine, grant_id, body.reason, person.principal.key)

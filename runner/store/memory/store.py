@@ -176,7 +176,7 @@ class MemoryStore:
                 for run, name in zip(runs, ids, strict=True)
             ]
 
-    def answerers(self, run_id: str, node: str) -> frozenset[str]:
+    def answerers(self, run_id: str, node: str, but: str = "") -> frozenset[str]:
         with self._changed:
             run = self._database.find(run_id)
             asked = [
@@ -188,7 +188,7 @@ class MemoryStore:
             return ballots.answerers(
                 (question, self.votes(question.id))
                 for question in asked
-                if question.visit == latest
+                if question.visit == latest and question.id != but
             )
 
     def requester(self, run_id: str) -> JSONMapping | None:

@@ -173,12 +173,15 @@ ASKED_WITHIN = 1.0
 
 _AGAIN = " Nothing was written. The request may be repeated, and work continues by itself when there is "
 
+READ_ONLY = "read only replica"
+"""In a replica's refusal; if a script met it on Redis 6.2, the error is not a ReadOnlyError."""
+
 PASSING = {
     "maxmemory": _AGAIN
     + "room. Give the server more memory, or delete ended runs sooner (RUNNER_RETENTION).",
     "MISCONF": _AGAIN + "room. See the server's log: most often its disk is full.",
     "NOREPLICAS": _AGAIN + "a replica. Start it, or lower min-replicas-to-write.",
-    "replica": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
+    READ_ONLY: _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
 }
 """Advice for temporary refusals, by a word of the server's message."""
 
@@ -423,8 +426,9 @@ class RedisConnection:
                 "nothing will be before user and password in RUNNER_REDIS_URL are right."
             ) from error
         if isinstance(error, redis.ResponseError):
-            if isinstance(error, (MOVED, redis.ReadOnlyError)):
+            if isinstance(error, MOVED):
                 self._forget_servers()
+            elif READ_ONLY in str(error):
                 self.release()  # the server's name may lead to another one by now
             raise self._refusal(error) from error
         self._forget_servers()
@@ -444,9 +448,10 @@ class RedisConnection:
 
     def release(self) -> None:
         """Close this thread's connections, and unused ones; the next command connects again."""
-        for connection in self._own.__dict__.pop("connections", {}).values():
-            connection.disconnect()
+        connections = self._own.__dict__.pop("connections", {})
         self._own.__dict__.clear()
+        for connection in connections.values():
+            connection.disconnect()
         for client in [self._client] if self._servers is None else self._servers.clients():
             client.connection_pool.disconnect(inuse_connections=False)
 

@@ -161,6 +161,7 @@ class PartitionedStore:
             partition.limits.home = functools.partial(self._limit_home, partition)
             partition.limits.offer = self._offer
         self._away: dict[RedisStore, float] = {}
+        self._left_out = set[RedisStore]()
         self._handlers: Handlers = {
             AnswerQuestions: self._answer,
             ChangeLimit: self._change_limit,
@@ -394,7 +395,12 @@ class PartitionedStore:
         for partition in self._partitions[1:] if settings else ():
             for name in settings.keys() - partition.limits.settings().keys():
                 partition.do(
-                    ChangeLimit(name, functools.partial(_same, settings[name]), "", "")
+                    ChangeLimit(
+                        name,
+                        functools.partial(lambda setting, _: setting, settings[name]),
+                        "",
+                        "",
+                    )
                 )
 
     def _retry(self, request: RetryVisit) -> Reply:
@@ -434,13 +440,15 @@ class PartitionedStore:
         for partition in self._partitions:
             try:
                 replies.append(ask(partition))
+                self._left_out.discard(partition)
             except StoreError as error:
-                if partition not in self._away:  # then a sweep has said so
+                if partition not in self._left_out:
                     log.warning(
                         "partition.left_out: %s There, limits may not pause and nodes begin some seconds "
                         "later.",
                         error,
                     )
+                self._left_out.add(partition)
         return replies
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
@@ -642,10 +650,6 @@ SharedStore = RedisStore | PartitionedStore
 def connections(store: SharedStore) -> Sequence[RedisConnection]:
     """Return the connection of each partition: a thread that uses the store already has them."""
     return [store.connection] if isinstance(store, RedisStore) else store.connections
-
-
-def _same(setting: LimitSetting, _: LimitSetting) -> LimitSetting:
-    return setting
 
 
 def _as_part(session: SessionUpdate) -> SessionUpdate:

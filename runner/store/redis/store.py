@@ -374,10 +374,10 @@ class RedisStore:
         rows = [(name.partition(SEPARATOR)[0], [votes_field(name)]) for name in ids]
         return [encoding.standing(stored) for (stored,) in self._fields(rows)]
 
-    def answerers(self, run_id: str, node: str) -> frozenset[str]:
+    def answerers(self, run_id: str, node: str, but: str = "") -> frozenset[str]:
         ((asked,),) = self._fields([(run_id, [f"q:{node}"])])
         names: list[str] = load(asked)[1:] if asked else []
-        ids = [encoding.full_id(run_id, name) for name in names]
+        ids = [full for name in names if (full := encoding.full_id(run_id, name)) != but]
         pairs = zip(self.interrupts(ids), map(self.votes, ids), strict=True)
         return ballots.answerers(
             (question, votes) for question, votes in pairs if question is not None
@@ -401,8 +401,7 @@ class RedisStore:
     ) -> list[Interrupt | None]:
         if voter and (question := self.requests.question_before_vote(ids[0], voter)):
             return [question]
-        rows = [(run_of(name), question_fields(name)) for name in ids]
-        pairs = self._fields(rows)
+        pairs = self._fields([(run_of(name), question_fields(name)) for name in ids])
         return [
             read(interrupt_id, document, decided) if document else None
             for interrupt_id, (document, decided) in zip(ids, pairs, strict=True)
@@ -512,7 +511,7 @@ class RedisStore:
         return self._snapshot(run_id, contents, lazy=lazy)
 
     def read_unless_executing(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
-        """Read a run that isn't executing; a wait is short blocking reads, each followed by its read."""
+        """Read a run that isn't executing; it waits in short blocking reads, and reads after each."""
         deadline = time.monotonic() + wait
         found = b""
         while True:

@@ -310,8 +310,7 @@ def _write_dead_letter(
     stream = keys.dead_messages
     with connection.translated():
         client = connection.client_of(stream)
-        added = client.xadd(stream, letter)
-        oldest = int(added.partition(b"-")[0]) - DEAD_STAY * 1000
+        oldest = int(client.xadd(stream, letter).partition(b"-")[0]) - DEAD_STAY * 1000
         dropped = client.xtrim(stream, maxlen=bounds.letters, approximate=True)
         dropped += client.xtrim(stream, minid=max(0, oldest), approximate=True)
         try:

@@ -664,4 +664,5 @@ class VotingContract:
 
         assert store.answerers(run_id, "a") == {"human:|ana"}
         assert store.answerers(run_id, "b") == {"human:|ben"}
+        assert store.answerers(run_id, "b", but=question.id) == frozenset()
         assert store.answerers(run_id, "c") == store.answerers("00none", "a") == frozenset()

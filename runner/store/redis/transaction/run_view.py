@@ -415,8 +415,7 @@ class RunInTransaction:
     def keep(self, node: str, checkpoint: Saved | None) -> None:
         """Write a node's checkpoint."""
         if checkpoint is not None:
-            size = checkpoints.keep(self.write_set, self.key, node, checkpoint)
-            self._grow(size)
+            self._grow(checkpoints.keep(self.write_set, self.key, node, checkpoint))
 
     def _encode(self, data: bytes) -> bytes:
         return self.write_set.encode(self.record.run_id, data)

@@ -271,8 +271,11 @@ class Transaction:
         if setting.is_empty:
             self.write_set.drop(LIMITS, setting.id)
         else:
-            before = self.write_set.read(LIMITS, setting.id)
-            self.write_set.put(LIMITS, setting.id, dump(setting.document(before)))
+            self.write_set.put(
+                LIMITS,
+                setting.id,
+                dump(setting.document(self.write_set.read(LIMITS, setting.id))),
+            )
         if entry:
             ledger.append(self.write_set, entry)
 
