@@ -47,7 +47,8 @@ class Frontier:
         hashes = [*self.hashes, leaf]
         size = self.size
         while size & 1:  # two full subtrees of the same size become one
-            hashes[-1] = parent_hash(hashes[-1], hashes.pop())
+            right = hashes.pop()
+            hashes[-1] = parent_hash(hashes[-1], right)
             size >>= 1
         return Frontier(self.size + 1, tuple(hashes))
 

@@ -136,7 +136,7 @@ def show(context: CommandContext, name: str) -> None:
             stamp(key.since),
             " ".join(key.holders),
             _pause(pauses.pop(key.key, None))
-            or (key.last_start_at and f"the last starts {stamp(key.last_start_at)}"),
+            or (f"the last starts {stamp(key.last_start_at)}" if key.last_start_at else ""),
         )
         for key in limit.waiting
     ]
