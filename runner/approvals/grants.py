@@ -303,8 +303,9 @@ def check_narrower(bounds: JSONMapping, widest: JSONMapping) -> None:
         if values := _values(inner):
             is_within = all(_fits(outer, value) for value in values)
         else:
-            others = codec.without(outer, *limits)
-            is_within = _is_within(inner, limits) and others.items() <= inner.items()
+            is_within = codec.without(outer, *limits).items() <= inner.items() and _is_within(
+                inner, limits
+            )
         if not is_within:
             raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
 

@@ -181,7 +181,7 @@ def _check_decision(question: Interrupt, count: Count, last_vote: JSONMapping) -
 def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
     """Count votes that no voter had to sign, by the weights that the store recorded.
 
-    Until the effect begins, nobody who has since answered an excluded node counts.
+    Until the effect begins, votes of people who have since answered an excluded node don't count.
     """
     tally = Tally()
     rounds = dict[str, int]()

@@ -355,14 +355,16 @@ def _check(rule: Rule) -> None:
 def _check_types(rule: Rule, auth: Auth, grants: Grants | None) -> None:
     for name, kind, value in (
         ("level", int, auth.level),
-        ("uses", int, 1 if grants is None else grants.uses or ""),
+        ("uses", int, 1 if grants is None else grants.uses),
         ("because", str, rule.because),
         ("calendar", str, rule.calendar),
-        ("acr", str, "none" if auth.acr is None else auth.acr or 0),
+        ("acr", str, "none" if auth.acr is None else auth.acr),
     ):
-        if not isinstance(value, kind) or isinstance(value, bool):
-            form = "a number from 1" if name == "uses" else f"of the type {kind.__name__}"
-            raise UsageError(f"{name} of a rule must be {form}, not {value!r:.40}.")
+        is_missing = name in {"uses", "acr"} and not value
+        if is_missing or not isinstance(value, kind) or isinstance(value, bool):
+            raise UsageError(
+                f"{name} of a rule can't be {value!r:.40}; its type is {kind.__name__}."
+            )
 
 
 def _check_stages(rule: Rule) -> None:

@@ -297,7 +297,7 @@ def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozen
 def answerers_of(
     store: Store, rule: Rule, run_id: str, *, is_nested: bool = True, but: str = ""
 ) -> dict[str, frozenset[str]]:
-    """Return, by node as a rule names it, who answered it, in a run or one around it, but one question."""
+    """Return, by node as a rule names it, who answered it in a run or one around it, except one question."""
     nodes = excluded_answerers(rule)
     runs = [run_id]
     if nodes and is_nested:

@@ -410,7 +410,7 @@ class SlackDoor:
             self._messages.remove(question_id)
 
     def _mention(self, interrupt: Interrupt, message: SlackMessage, reminder: int) -> None:
-        """Mention those who may decide now and weren't told; with a reminder all who have not voted."""
+        """Mention those who may decide now and weren't notified; with a reminder all who have not voted."""
         question = read_question(self._services.store, interrupt)
         addresses: Sequence[str] = ()
         with suppress(UsageError):  # the directory has none

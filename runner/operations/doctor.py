@@ -225,8 +225,8 @@ def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
         # A delivery that is tried again late may have waited longer than the next one.
         waiting = [
             end[0]
-            for place in (0, -1)
-            if (end := shared.deliveries.next_delivery(webhook.id, place))
+            for index in (0, -1)
+            if (end := shared.deliveries.next_delivery(webhook.id, index))
         ]
         if webhook.paused or not waiting:
             continue

@@ -243,11 +243,13 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
     for name in ids:
         if not digests.get(name):
             raise UsageError(f"the digest of the question {name} is missing; nothing was done.")
-    known = [question for question in questions if question is not None]
-    graphs = {name: _graph(store, name) for name in {question.run_id for question in known}}
-    model = known[0]
+    known_questions = [question for question in questions if question is not None]
+    graphs = {
+        name: _graph(store, name) for name in {question.run_id for question in known_questions}
+    }
+    model = known_questions[0]
     expected = likeness(model, graphs[model.run_id])
-    for question in known:
+    for question in known_questions:
         if differ := [
             name
             for name, value in likeness(question, graphs[question.run_id]).items()

@@ -236,7 +236,7 @@ def origin_of(request: Request) -> str:
 async def check_form(request: Request, person: Person | None, *, is_open: bool) -> None:
     """Refuse a browser's request that changes something without the token of its page.
 
-    `is_open`: its page asks nobody to log in.
+    The page of a route that `is_open` needs no login.
 
     Raises:
         Problem: it comes from elsewhere, or lacks the token.
